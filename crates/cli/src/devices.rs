@@ -24,7 +24,9 @@ use crate::{
 /// Prints each device's description, utilization, score and measured rates, and why other back ends are absent.
 ///
 /// `?` means unknown. Columns that are unknown for all devices are left out. A score with `~` is an estimate, because a part
-/// of it is unknown.
+/// of it is unknown. UNITS are compute units: multiprocessors of a GPU, cores of a CPU.
+///
+/// With -q, prints the ids of the devices, one per line.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct Arguments {
@@ -58,7 +60,7 @@ pub(crate) struct Arguments {
     ///               "software": 10, "cpu": 10 },
     ///     "api": { "cuda": 100, "dx12": 100, "vulkan": 90, "metal": 85,
     ///              "other": 50 },
-    ///     "size": { "per_gib": 10, "units_per_point": 20, "most": 100 } }
+    ///     "size": { "per_gib": 10, "units_per_point": 20, "max": 100 } }
     #[arg(verbatim_doc_comment, long, value_name = "FILE", env = "EVENER_SCORE_TABLE", value_parser = read_score_table)]
     score_table: Option<ScoreTable>,
 }
@@ -100,6 +102,12 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
         None => inventory.devices().to_vec(),
     };
     log_devices(&inventory, &devices);
+    let print_ids = verbosity.is_quiet() && !arguments.json;
+    if !print_ids {
+        // Utilization is counted between two reads.
+        devices.iter().for_each(|device| Telemetry::begin(device.describe()));
+        std::thread::sleep(Telemetry::UTILIZATION_WINDOW);
+    }
     let score_table = arguments.score_table.unwrap_or_default();
     let mut entries: Vec<Entry> =
         devices.into_iter().map(|device| Entry::new(device, &score_table)).collect();
@@ -108,6 +116,8 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     }
     if arguments.json {
         write_json(&json::object(&entries, inventory.absent()))?;
+    } else if print_ids {
+        write_out(&entries.iter().map(|entry| format!("{}\n", entry.device.id())).collect::<String>())?;
     } else {
         write_out(&table::text(&entries, inventory.absent()))?;
     }

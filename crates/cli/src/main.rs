@@ -11,6 +11,7 @@ mod merkle;
 mod mesh;
 mod options;
 mod output;
+mod progress;
 mod prove;
 mod report;
 mod sim;
@@ -22,7 +23,7 @@ mod verify;
 
 use std::{
     ffi::OsString,
-    io::{self, ErrorKind},
+    io::{self, ErrorKind, Write},
     process::ExitCode,
 };
 
@@ -145,7 +146,7 @@ fn main() -> ExitCode {
         Command::Demo(arguments) => demo::run(arguments, verbosity),
         Command::Devices(arguments) => devices::run(arguments, verbosity),
         Command::Merkle(arguments) => merkle::run(*arguments, verbosity),
-        Command::Mesh(arguments) => mesh::run(arguments),
+        Command::Mesh(arguments) => mesh::run(arguments, verbosity),
         Command::Prove(arguments) => prove::run(*arguments, verbosity),
         Command::Report(arguments) => report::run(arguments, verbosity),
         Command::Sim(arguments) => sim::run(arguments, verbosity),
@@ -172,7 +173,14 @@ fn print_clap_message(error: &clap::Error) -> ExitCode {
         escape::single_line(&argument) == argument
     };
     if std::env::args_os().all(is_plain) {
-        error.exit();
+        // The help goes to standard output, where an error counts as for any other command.
+        return match error.print().and_then(|()| io::stdout().flush()) {
+            Err(why) if !error.use_stderr() && why.kind() != ErrorKind::BrokenPipe => {
+                write_stderr(&format!("error: {why}\n"));
+                ExitCode::from(EXIT_FAILURE)
+            }
+            _ => u8::try_from(error.exit_code()).map_or(ExitCode::from(EXIT_USAGE), ExitCode::from),
+        };
     }
     // The message repeats arguments, which may contain escape sequences.
     write_stderr(&error.render().to_string());

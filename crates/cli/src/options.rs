@@ -14,7 +14,7 @@ use evener_schedule::{Report, Strategy};
 
 use crate::{
     UsageError, escape, input,
-    output::{display_path, is_special, resolve_links},
+    output::{display_path, format_counted, is_special, resolve_links},
 };
 
 /// The options of every command that runs something on devices.
@@ -159,7 +159,8 @@ fn describe(device: &Device) -> String {
     let units = it.compute_units.map_or(String::new(), |units| format!(", {units} compute units"));
     let gib = |bytes: u64| format!(", {:.1} GiB", bytes as f64 / (1u64 << 30) as f64);
     let memory = it.memory_bytes.map_or(String::new(), gib);
-    format!("{}: {} ({} through {}{units}{memory})", it.id, escape::single_line(&it.name), it.kind, it.api)
+    let api = if it.kind == DeviceKind::Cpu { String::new() } else { format!(" through {}", it.api) };
+    format!("{}: {} ({}{api}{units}{memory})", it.id, escape::single_line(&it.name), it.kind)
 }
 
 /// Logs what each device did in a run, and why others were left out.
@@ -167,8 +168,8 @@ pub(crate) fn log_run(report: &Report) {
     for device in &report.devices {
         let (id, items, busy) = (&device.id, device.items, device.busy_s);
         tracing::info!(
-            "{id}: did {items} of {} items, busy for {busy:.3} s of {:.3} s",
-            report.items,
+            "{id}: did {items} of {}, busy for {busy:.3} s of {:.3} s",
+            format_counted(report.items, "item", "items"),
             report.wall_s
         );
     }

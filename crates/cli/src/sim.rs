@@ -25,6 +25,8 @@ use crate::{
 /// Runs the scheduler's decisions on virtual devices in virtual time. The scenario is a TOML file with devices (rate,
 /// launch overhead, copy bandwidth, jitter, memory), items (number, cost) and events (a device slows down, hangs, dies,
 /// loses memory or returns). The folder `scenarios` has examples.
+///
+/// With -q, prints the efficiency.
 #[derive(Debug, Args)]
 #[command(after_long_help = after_help())]
 pub(crate) struct Arguments {

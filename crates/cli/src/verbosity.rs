@@ -11,6 +11,8 @@ use crate::{color, escape};
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Verbosity {
     /// Print only the result: no progress, no tables, no warnings
+    ///
+    /// The help of each command says what its result is.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     quiet: bool,
 

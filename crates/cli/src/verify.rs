@@ -56,13 +56,13 @@ Examples:
 
 /// The JSON output.
 #[derive(Debug, Serialize)]
-struct Verification<'a> {
-    proofs: &'a [VerifiedProof],
+struct Groth16Verification<'a> {
+    proofs: &'a [VerifiedGroth16Proof],
 }
 
 /// The verification of one proof.
 #[derive(Debug, Serialize)]
-struct VerifiedProof {
+struct VerifiedGroth16Proof {
     file: String,
     public_file: String,
     public: Vec<String>,
@@ -96,7 +96,7 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
         verified.push(verify(&key, path, &public)?);
     }
     if arguments.json {
-        write_json(&Verification { proofs: &verified })?;
+        write_json(&Groth16Verification { proofs: &verified })?;
     } else if !verbosity.is_quiet() {
         write_out(&text(&verified))?;
     }
@@ -123,14 +123,14 @@ fn public_beside(path: &Path) -> Result<PathBuf> {
 }
 
 /// Verifies a proof. A file that cannot be read is an error; one with an invalid proof, or with none, is a result.
-fn verify(key: &VerifyingKey, path: &Path, public_path: &Path) -> Result<VerifiedProof> {
+fn verify(key: &VerifyingKey, path: &Path, public_path: &Path) -> Result<VerifiedGroth16Proof> {
     let (proof, public) = (read(path)?, read(public_path)?);
     let public = public_from_json(&public_path.display().to_string(), &public);
     let proof = Proof::from_json(&path.display().to_string(), &proof);
     let inputs = public.as_ref().map(|public| public.iter().map(ToString::to_string).collect());
     let inputs = inputs.unwrap_or_default();
     let result = public.and_then(|public| key.verify(&proof?, &public));
-    Ok(VerifiedProof {
+    Ok(VerifiedGroth16Proof {
         file: path.display().to_string(),
         public_file: public_path.display().to_string(),
         public: inputs,
@@ -139,8 +139,8 @@ fn verify(key: &VerifyingKey, path: &Path, public_path: &Path) -> Result<Verifie
     })
 }
 
-fn text(proofs: &[VerifiedProof]) -> String {
-    let line = |proof: &VerifiedProof| {
+fn text(proofs: &[VerifiedGroth16Proof]) -> String {
+    let line = |proof: &VerifiedGroth16Proof| {
         let file = escape::single_line(&proof.file).into_owned();
         match &proof.error {
             None if proof.public.len() == 1 => format!("{file}: valid, with 1 public input\n"),

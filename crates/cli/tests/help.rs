@@ -68,6 +68,56 @@ fn quiet_is_the_result_alone() {
     assert_eq!(stdout(&output).trim().len(), 64);
     let output = run(&["sim", "scenarios/unlike.toml", "-q"]);
     assert!(stdout(&output).trim().parse::<f64>().is_ok_and(|efficiency| efficiency > 0.9));
+    let output = run(&["devices", "-q", "--devices", "cpu"]);
+    assert_eq!((stdout(&output), common::stderr(&output)), ("cpu\n", ""));
+    let sizes = ["--tp", "2", "--pp", "2"];
+    let output = run(&[&["mesh", "plan", "meshes/mixed-cards.toml", "-q"], &sizes[..]].concat());
+    assert_eq!(stdout(&output), "dp=2,pp=2,tp=2\n");
+    let output = run(&["mesh", "bench", "-q", "--ranks", "2", "--sizes", "1KiB..2KiB"]);
+    let bytes: Vec<&str> = stdout(&output).lines().filter_map(|line| Some(line.split_once(' ')?.0)).collect();
+    assert_eq!(bytes, ["1024", "2048"], "{}", stdout(&output));
+}
+
+#[test]
+fn the_help_of_a_command_says_what_quiet_prints() {
+    for arguments in [
+        &["demo"][..],
+        &["devices"],
+        &["merkle"],
+        &["mesh", "plan"],
+        &["mesh", "bench"],
+        &["report"],
+        &["sim"],
+    ] {
+        let output = run(&[&["help"], arguments].concat());
+        assert!(stdout(&output).contains("With -q, prints"), "{arguments:?}: {}", stdout(&output));
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn help_that_cannot_be_written_is_an_error() {
+    for arguments in [&["--help"][..], &["--version"], &["help", "devices"], &["devices", "-h"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = common::evener().args(arguments).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(
+            common::stderr(&output).contains("No space left"),
+            "{arguments:?}: {}",
+            common::stderr(&output)
+        );
+    }
+}
+
+#[test]
+fn the_score_table_in_the_help_is_one_that_the_command_reads() {
+    let help = run(&["help", "devices"]);
+    let text = stdout(&help);
+    let from = text.find("{ \"weights\"").unwrap();
+    let until = from + text[from..].find("} }").unwrap() + 3;
+    let table: serde_json::Value = serde_json::from_str(&text[from..until]).unwrap();
+    let keys: Vec<&String> = table["size"].as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["max", "per_gib", "units_per_point"], "the names of today");
 }
 
 #[test]
@@ -86,6 +136,9 @@ fn one_v_tells_which_devices_there_are_and_what_became_of_them() {
     // Those that are not used are told with the reason.
     let few = said(&["merkle", "-v", "--leaves", "3", "--devices", "cpu"]);
     assert!(few.contains("cpu: not used: too few leaves"), "{few}");
+    assert!(few.contains("(cpu, ") && !few.contains("cpu through cpu"), "{few}");
+    let one = said(&["merkle", "-v", "--leaves", "1", "--leaf-size", "1", "--devices", "cpu"]);
+    assert!(one.contains("1 leaf of 1 byte, 1 byte\n"), "{one}");
     for arguments in
         [&["devices", "-v"][..], &["mesh", "plan", "-v"], &["sim", "-v", "scenarios/unlike.toml"]]
     {

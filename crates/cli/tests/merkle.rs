@@ -413,6 +413,18 @@ fn a_stored_tree_proves_without_the_leaves() {
 }
 
 #[test]
+fn numbers_that_are_none_are_refused_with_what_is_expected() {
+    let folder = tempfile::tempdir().unwrap();
+    let count = "a number of leaves is a whole number from 0 to";
+    refused(&folder, &["--leaves", "-1"], 2, &["'-1' for '--leaves <N>'", count]);
+    refused(&folder, &["--leaves", "many"], 2, &["'many' for '--leaves <N>'", count]);
+    let index = "an index is a whole number, counted from 0";
+    refused(&folder, &["--leaves", "5", "--prove", "abc"], 2, &["'abc' for '--prove <INDEX>'", index]);
+    refused(&folder, &["--leaves", "5", "--prove", "-1"], 2, &["'-1' for '--prove <INDEX>'", index]);
+    refused(&folder, &["prove", "some.tree", "abc"], 2, &["'abc' for '<INDEX>", index]);
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     refused(

@@ -44,7 +44,35 @@ fn a_good_run_needs_no_change_and_a_bad_one_is_explained() {
     let text = stdout(&output);
     assert!(text.contains("at the end for other devices") && text.contains("--strategy adaptive"), "{text}");
     assert!(text.contains("TAIL"), "{text}");
+    // Every column of times that is shown is explained, and no other.
+    let headings = text.lines().find(|line| line.starts_with("DEVICE")).unwrap();
+    for column in ["BUSY", "COPY", "WASTED", "START", "GAPS", "TAIL"] {
+        let is_explained = text.lines().any(|line| line.starts_with(&format!("  {column} ")));
+        assert_eq!(is_explained, headings.contains(column), "{column}: {text}");
+    }
     assert_eq!(stderr(&output), "");
+}
+
+/// At the end of this run, idle devices run speculative copies of a straggler's items, and both deliver some of them.
+#[test]
+fn each_item_is_counted_once_and_items_that_were_computed_twice_by_themselves() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.json").to_str().unwrap().to_owned();
+    let scenario = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/thousand.toml");
+    let simulated = evener().args(["sim", scenario, "--json", "--trace", &path]).output().unwrap();
+    let json: Value = serde_json::from_slice(&report(&[&path, "--json"]).stdout).unwrap();
+    let simulated: Value = serde_json::from_slice(&simulated.stdout).unwrap();
+    assert_eq!(json["items"], simulated["items"]);
+    let sum = |key: &str| {
+        json["devices"].as_array().unwrap().iter().map(|it| it[key].as_u64().unwrap()).sum::<u64>()
+    };
+    assert_eq!(json["items"], sum("items"));
+    let duplicates = json["duplicates"].as_u64().unwrap();
+    assert!(duplicates > 1, "{json}");
+    assert_eq!(duplicates, sum("duplicates"));
+    let text = report(&[&path]);
+    let line = format!("{duplicates} items were computed twice by speculative copies");
+    assert!(stdout(&text).replace(',', "").lines().any(|it| it == line), "{line}: {}", stdout(&text));
 }
 
 #[test]

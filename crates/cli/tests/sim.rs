@@ -47,6 +47,21 @@ fn people_get_a_table_and_what_the_scenario_is_about() {
 }
 
 #[test]
+fn a_device_that_hung_is_told_from_those_that_failed() {
+    let output = sim(&["one-survives.toml", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let hangs: Vec<bool> = report["devices"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|device| device["hangs"].as_u64().unwrap() > 0)
+        .collect();
+    assert_eq!(hangs, [false, false, false, true], "gpu-3 hangs, the others die: {report}");
+    let text = String::from_utf8(sim(&["one-survives.toml"]).stdout).unwrap();
+    assert!(text.contains(" hangs"), "{text}");
+}
+
+#[test]
 fn a_trace_is_json_with_tracks_for_each_device() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.json");

@@ -139,11 +139,11 @@ impl Stream {
     /// Copies elements, given as bytes in native order, to the beginning of a buffer as [`upload`](Stream::upload) does.
     /// Fails if the buffer's elements are of another type, or the bytes are not a whole number of elements.
     pub fn upload_bytes(&mut self, bytes: &[u8], dtype: DType, to: &AnyBuffer) -> Result<()> {
-        to.check("upload", dtype)?;
+        to.check("uploading bytes", dtype)?;
         if !(bytes.len() as u64).is_multiple_of(dtype.bytes()) {
             let detail =
                 format!("{} bytes are not a whole number of {dtype} of {} bytes", bytes.len(), dtype.bytes());
-            return Err(Error::unsupported(self.device(), "upload", detail));
+            return Err(Error::unsupported(self.device(), "uploading bytes", detail));
         }
         self.upload(bytes, &to.bytes)
     }
@@ -151,7 +151,7 @@ impl Stream {
     /// Begins to copy a buffer to the host as [`download`](Stream::download) does; the bytes are in native order. Fails
     /// if the buffer's elements are not of the type `dtype`.
     pub fn download_bytes(&mut self, from: &AnyBuffer, dtype: DType) -> Result<Download<u8>> {
-        from.check("download", dtype)?;
+        from.check("downloading bytes", dtype)?;
         self.download(&from.bytes)
     }
 }

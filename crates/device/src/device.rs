@@ -12,6 +12,7 @@ use crate::{
     backend::{self, Address, Backend, Contents, Direction, MemoryUsage, Source},
     buffer::{Buffer, HostBuffer, StagingBuffer, check_alignment, size_in_bytes},
     describe::{Capabilities, Description, DeviceId},
+    discover::same_hardware,
     error::{Error, Result},
     kernel::{Kernel, Program},
     stream::Stream,
@@ -71,7 +72,8 @@ impl Device {
     /// Splits it into partitions of these many compute units (multiprocessors of a CUDA device, cores of the processor),
     /// each a device of its own named `…/a`, `…/b` and so on. If the hardware allows certain sizes only, a size is
     /// rounded up and the partition's description says so. Sizes that are not possible are an error, which states the
-    /// possible ones.
+    /// possible ones. The processor has as many cores as its description has compute units: a quota may allow fewer than
+    /// the machine has.
     pub fn split(&self, sizes: &[u32]) -> Result<Vec<Device>> {
         let refuse = |detail: &str| {
             Err(Error::Split { device: self.id().clone(), sizes: sizes.to_vec(), detail: detail.into() })
@@ -85,8 +87,23 @@ impl Device {
         Ok(self.inner.source.split(sizes)?.into_iter().map(Device::from_source).collect())
     }
 
+    /// Whether two devices are the same hardware, whole or in part, so that each would slow the other down: one device twice,
+    /// a device and a partition of it, or one GPU through two APIs. Two partitions of one device are not the same hardware.
+    pub fn shares_hardware_with(&self, other: &Device) -> bool {
+        let (a, b) = (self.describe(), other.describe());
+        let is_within = |part: &Description, whole: &Description| {
+            let is_whole = |id: &DeviceId| {
+                let rest = id.as_str().strip_prefix(whole.id.as_str());
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            };
+            part.part_of.as_ref().is_some_and(is_whole)
+        };
+        a.id == b.id || is_within(a, b) || is_within(b, a) || same_hardware(a, b)
+    }
+
     /// Binds the calling thread to one of the cores of a processor partition (the index wraps around), for programs that
-    /// run host code of their own on those cores. Does nothing for other devices.
+    /// run host code of their own on those cores. Does nothing for other devices. On a system that cannot bind threads
+    /// ([`affinity`](crate::affinity) lists them), the partition logs one warning.
     pub fn bind_thread(&self, index: usize) {
         self.inner.source.bind_thread(index);
     }
@@ -159,8 +176,8 @@ impl Device {
             Address::Cuda { address, .. } if !address.is_multiple_of(ALIGNMENT) => {
                 return refuse(&format!("the address {address:#x} is not a multiple of {ALIGNMENT}"));
             }
-            Address::Cuda { .. } => "it is not a CUDA device",
-            Address::Host(_) => "it is not the processor",
+            Address::Cuda { .. } => "the device is not a CUDA device",
+            Address::Host(_) => "the device is not the processor",
         };
         // SAFETY: the caller promises that the bytes at `address` stay valid until `owner` is dropped, and that no other
         // code writes them while Evener uses them.
@@ -180,12 +197,13 @@ impl Device {
     ///   work that the caller submits afterwards sees their results, and the other way round.
     /// - The callbacks for errors and for the loss of the device stay the caller's. Evener's calls return Evener's
     ///   errors. The next wait, at the latest, reports a loss. A lost device stays lost: create a new `wgpu::Device`.
-    /// - The caller may poll the device. The caller's callbacks may run during Evener's polls, and must not call Evener
-    ///   then.
+    /// - The caller may poll the device. The caller's callbacks (of `map_async` and `on_submitted_work_done`) may run during
+    ///   Evener's polls and submissions, and must not call Evener then. If one panics, Evener's call panics with the same
+    ///   message, and the device stays usable.
     /// - Dropping the device leaves the `wgpu::Device` as it is. Its id is new each time.
     ///
     /// The adapter, the device and the queue must belong together and come from one wgpu instance: otherwise wgpu panics,
-    /// here or later.
+    /// here or later, or uses another device or queue, because every instance counts its ids from the same number.
     ///
     /// Fails with `Unsupported` if wgpu does not drive the device natively.
     ///
@@ -216,9 +234,11 @@ impl Device {
     /// fail.
     ///
     /// If Evener already has a handle of the buffer, because it was adopted before or comes from
-    /// [`Buffer::wgpu_buffer`], this returns another handle of the same elements.
+    /// [`Buffer::wgpu_buffer`], this returns another handle of the same elements. A buffer from `wgpu_buffer` whose last
+    /// handle has been dropped has the size that wgpu reports: Evener rounds sizes up, so it may be longer than before.
     ///
-    /// The buffer must come from the same wgpu instance as the device: otherwise wgpu panics when the buffer is used.
+    /// The buffer must come from the same wgpu instance as the device: otherwise wgpu panics when the buffer is used, or
+    /// uses another buffer, because every instance counts its ids from the same number.
     ///
     /// Fails with `Unsupported` if the device does not come from [`from_wgpu`](Device::from_wgpu), if the buffer lacks
     /// one of the usages `STORAGE`, `COPY_SRC` and `COPY_DST`, or if its size is not a multiple of 4 and of an element.

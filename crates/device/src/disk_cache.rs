@@ -190,3 +190,29 @@ mod test {
         assert_eq!(file.read().as_deref(), Some(&b"image"[..]));
     }
 }
+
+/// Tests that change the owner of a folder, which only root may. They are ignored by default.
+#[cfg(all(test, unix))]
+mod with_root {
+    use std::os::unix::fs::{MetadataExt, chown};
+
+    use super::*;
+
+    #[test]
+    #[ignore = "needs root"]
+    fn a_folder_that_belongs_to_another_user_is_neither_read_nor_written() {
+        const OTHER_USER: u32 = 65_534;
+        let folder = tempfile::tempdir().unwrap();
+        let file = CacheFile { path: folder.path().join("cubin/one"), key: [1; blake3::KEY_LEN] };
+        file.write(b"image").unwrap();
+        let parent = file.path.parent().unwrap();
+        let own = std::fs::metadata(parent).unwrap().uid();
+        assert_ne!(own, OTHER_USER);
+        chown(parent, Some(OTHER_USER), None).unwrap();
+        assert_eq!(file.read(), None);
+        let error = file.write(b"image").unwrap_err().to_string();
+        assert!(error.ends_with("belongs to another user"), "{error}");
+        chown(parent, Some(own), None).unwrap();
+        assert_eq!(file.read().as_deref(), Some(&b"image"[..]));
+    }
+}

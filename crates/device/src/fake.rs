@@ -42,7 +42,7 @@ impl Source for FakeSource {
     }
 
     fn open(&self) -> Result<Arc<dyn Backend>> {
-        Err(Error::unsupported(&self.description.id, "opening", "it is a fake"))
+        Err(Error::unsupported(&self.description.id, "opening the device", "the device is a fake"))
     }
 
     fn split(&self, sizes: &[u32]) -> Result<Vec<Arc<dyn Source>>> {

@@ -4,7 +4,7 @@ use bytemuck::Pod;
 
 use crate::{
     backend::{self, RecordedLaunch},
-    error::{Error, Result},
+    error::Result,
     kernel::{BoundKernel, Extent},
     stream::Stream,
 };
@@ -16,7 +16,7 @@ use crate::{
 pub struct Graph {
     pub(crate) launches: Vec<RecordedLaunch>,
     /// The back end's form of the launches, if it has one.
-    pub(crate) inner: Option<std::sync::Arc<dyn backend::Graph>>,
+    pub(crate) inner: Option<std::sync::Arc<dyn backend::GraphBackend>>,
 }
 
 /// Records the launches of a [`Graph`].
@@ -27,8 +27,8 @@ pub struct GraphRecorder<'a> {
 }
 
 impl GraphRecorder<'_> {
-    /// Records a launch, with the arguments of [`Stream::launch`]. The parameters are copied now. Fails if the kernel was
-    /// compiled for another device.
+    /// Records a launch, with the arguments of [`Stream::launch`]. The parameters are copied now. Fails if the stream would
+    /// refuse the launch, for example because the kernel belongs to another device.
     pub fn launch<P: Pod>(
         &mut self,
         bound: &BoundKernel,
@@ -36,11 +36,7 @@ impl GraphRecorder<'_> {
         params: &P,
     ) -> Result<()> {
         let (Extent(groups), params) = (groups.into(), bytemuck::bytes_of(params));
-        if bound.device != *self.stream.device() {
-            let detail = format!("kernel `{}` was compiled for {}", bound.kernel.name, bound.device);
-            return Err(Error::unsupported(self.stream.device(), "recording a launch", detail));
-        }
-        if self.stream.check_launch(bound, groups, params.len())? {
+        if self.stream.check_recorded_launch(bound, groups, params.len())? {
             self.launches.push(RecordedLaunch { bound: bound.inner.clone(), groups, params: params.into() });
         }
         Ok(())
@@ -49,16 +45,60 @@ impl GraphRecorder<'_> {
 
 #[cfg(test)]
 mod test {
-    use crate::{Device, Kernel};
+    use std::sync::Arc;
+
+    use crate::{
+        Device, Kernel, Result,
+        backend::BoundKernelBackend,
+        kernel::{BoundKernel, Extent},
+    };
+
+    /// A kernel of a back end that no device here has.
+    #[derive(Debug)]
+    struct ForeignKernel;
+
+    impl BoundKernelBackend for ForeignKernel {
+        fn with_workgroup(&self, _: &Kernel) -> Result<Arc<dyn BoundKernelBackend>> {
+            Ok(Arc::new(ForeignKernel))
+        }
+    }
+
+    fn bound(device: &Device) -> BoundKernel {
+        let kernel = Kernel::new("nothing").rust(|_| Ok(()));
+        device.compile(&kernel).unwrap().bind(&[]).unwrap()
+    }
+
+    /// Launches a kernel, and records the same launch.
+    fn launch_and_record(device: &Device, bound: &BoundKernel, groups: impl Into<Extent>) -> [Result<()>; 2] {
+        let mut stream = device.stream().unwrap();
+        let groups = groups.into();
+        [
+            stream.launch(bound, groups, &()).and_then(|()| stream.wait()),
+            stream.record_graph(|recorder| recorder.launch(bound, groups, &())).and_then(|graph| {
+                stream.replay(&graph)?;
+                stream.wait()
+            }),
+        ]
+    }
 
     #[test]
     fn a_kernel_of_another_device_is_not_recorded() {
-        let (device, other) = (Device::cpu(), Device::cpu().split(&[1]).unwrap().remove(0));
-        let kernel = Kernel::new("nothing").rust(|_| Ok(()));
-        let bound = other.compile(&kernel).unwrap().bind(&[]).unwrap();
-        let mut stream = device.stream().unwrap();
-        let error = stream.record_graph(|recorder| recorder.launch(&bound, 1, &())).unwrap_err();
-        assert!(error.to_string().contains("compiled for cpu/a"), "{error}");
-        assert!(other.stream().unwrap().record_graph(|recorder| recorder.launch(&bound, 1, &())).is_ok());
+        let device = Device::cpu();
+        let foreign = BoundKernel { inner: Arc::new(ForeignKernel), ..bound(&device) };
+        for refused in launch_and_record(&device, &foreign, 1) {
+            let error = refused.unwrap_err().to_string();
+            assert_eq!(error, "cpu: launching a kernel failed: the kernel belongs to another device");
+        }
+        assert!(launch_and_record(&device, &foreign, 0).iter().all(Result::is_ok), "nothing is launched");
+    }
+
+    #[test]
+    fn a_kernel_of_the_whole_device_is_recorded_on_a_partition_and_the_other_way_round() {
+        let (whole, part) = (Device::cpu(), Device::cpu().split(&[1]).unwrap().remove(0));
+        for (device, kernel) in [(&whole, &whole), (&part, &whole), (&whole, &part), (&part, &part)] {
+            for accepted in launch_and_record(device, &bound(kernel), 1) {
+                accepted.unwrap();
+            }
+        }
     }
 }

@@ -26,7 +26,7 @@ use crate::{
     dtype::DType,
     error::{Error, Result},
     launch::{Launch, count_threads},
-    module::{CudaSource, WgslBody},
+    module::{CudaCode, WgslBody},
 };
 
 /// The error type of the user's Rust code.
@@ -98,7 +98,7 @@ pub struct Kernel {
     pub(crate) params_bytes: u32,
     pub(crate) workgroup: [u32; 3],
     pub(crate) shared_bytes: u32,
-    pub(crate) cuda: Option<Arc<CudaSource>>,
+    pub(crate) cuda: Option<Arc<CudaCode>>,
     pub(crate) wgsl: Vec<WgslBody>,
     pub(crate) rust: Option<Arc<RustBody>>,
 }
@@ -188,7 +188,7 @@ impl Kernel {
     /// ```
     #[allow(unsafe_code)]
     pub unsafe fn cuda(mut self, source: impl Into<Cow<'static, str>>) -> Self {
-        self.cuda = Some(Arc::new(CudaSource::plain(source)));
+        self.cuda = Some(Arc::new(CudaCode::plain(source)));
         self
     }
 
@@ -237,7 +237,7 @@ impl Kernel {
     }
 
     /// Sets the body for the processor: it computes the whole launch, and may use rayon to run on all of the device's
-    /// threads.
+    /// threads. Each of these has a stack of 8 MiB, or of `RUST_MIN_STACK` bytes if that is more.
     pub fn rust(
         mut self,
         body: impl Fn(&mut Launch<'_>) -> Result<(), BoxError> + Send + Sync + 'static,
@@ -360,7 +360,7 @@ impl From<[u32; 3]> for Extent {
 /// A kernel compiled for one open device.
 #[derive(Debug, Clone)]
 pub struct Program {
-    pub(crate) inner: Arc<dyn backend::Program>,
+    pub(crate) inner: Arc<dyn backend::ProgramBackend>,
     pub(crate) kernel: Arc<Kernel>,
     pub(crate) device: DeviceId,
     pub(crate) max_binding_bytes: u64,
@@ -428,20 +428,15 @@ impl Program {
             }
         }
         let regions: Vec<_> = arguments.iter().map(|argument| argument.region.clone()).collect();
-        Ok(BoundKernel {
-            inner: self.inner.bind(&regions)?,
-            kernel: self.kernel.clone(),
-            device: self.device.clone(),
-        })
+        Ok(BoundKernel { inner: self.inner.bind(&regions)?, kernel: self.kernel.clone() })
     }
 }
 
 /// A compiled kernel with its buffers, ready to launch.
 #[derive(Debug, Clone)]
 pub struct BoundKernel {
-    pub(crate) inner: Arc<dyn backend::BoundKernel>,
+    pub(crate) inner: Arc<dyn backend::BoundKernelBackend>,
     pub(crate) kernel: Arc<Kernel>,
-    pub(crate) device: DeviceId,
 }
 
 impl BoundKernel {
@@ -469,7 +464,7 @@ impl BoundKernel {
     pub fn with_workgroup(&self, size: impl Into<Extent>, shared_bytes: u32) -> Result<BoundKernel> {
         let kernel = Kernel { workgroup: size.into().0, shared_bytes, ..(*self.kernel).clone() };
         let inner = self.inner.with_workgroup(&kernel)?;
-        Ok(BoundKernel { inner, kernel: Arc::new(kernel), device: self.device.clone() })
+        Ok(BoundKernel { inner, kernel: Arc::new(kernel) })
     }
 
     /// The number of workgroups that a compute unit runs at once, limited by their registers and shared memory; `None` on

@@ -17,12 +17,12 @@ pub struct Launch<'a> {
     pub(crate) params: &'a [u8],
     /// The kernel's declaration of each buffer.
     pub(crate) bindings: &'a [Binding],
-    pub(crate) buffers: Vec<Slot<'a>>,
+    pub(crate) buffers: Vec<BufferSlot<'a>>,
 }
 
 /// A buffer of a launch.
 #[derive(Debug)]
-pub(crate) enum Slot<'a> {
+pub(crate) enum BufferSlot<'a> {
     Read(&'a [u8]),
     Write(&'a mut [u8]),
     /// The body has taken it.
@@ -58,12 +58,12 @@ impl<'a> Launch<'a> {
     pub fn read<T: Pod>(&mut self, index: usize) -> Result<&'a [T], BoxError> {
         let slot = self.take::<T>(index)?;
         let bytes: &'a [u8] = match slot {
-            Slot::Read(bytes) => {
-                self.buffers[index] = Slot::Read(bytes);
+            BufferSlot::Read(bytes) => {
+                self.buffers[index] = BufferSlot::Read(bytes);
                 bytes
             }
-            Slot::Write(bytes) => bytes,
-            Slot::Taken => &[],
+            BufferSlot::Write(bytes) => bytes,
+            BufferSlot::Taken => &[],
         };
         // An empty slice need not be aligned for its elements.
         if bytes.is_empty() {
@@ -76,8 +76,8 @@ impl<'a> Launch<'a> {
     /// another element type than `T`.
     pub fn write<T: Pod>(&mut self, index: usize) -> Result<&'a mut [T], BoxError> {
         match self.take::<T>(index)? {
-            Slot::Write([]) => Ok(&mut []),
-            Slot::Write(bytes) => {
+            BufferSlot::Write([]) => Ok(&mut []),
+            BufferSlot::Write(bytes) => {
                 let (start, len) = (bytes.as_ptr(), bytes.len());
                 bytemuck::try_cast_slice_mut(bytes).map_err(|_| cast_error::<T>(index, start, len))
             }
@@ -85,7 +85,7 @@ impl<'a> Launch<'a> {
         }
     }
 
-    fn take<T: Pod>(&mut self, index: usize) -> Result<Slot<'a>, BoxError> {
+    fn take<T: Pod>(&mut self, index: usize) -> Result<BufferSlot<'a>, BoxError> {
         let count = self.buffers.len();
         if let Some(binding) = self.bindings.get(index).filter(|binding| binding.element != TypeId::of::<T>())
         {
@@ -96,8 +96,8 @@ impl<'a> Launch<'a> {
             .buffers
             .get_mut(index)
             .ok_or_else(|| format!("there is no buffer {index}: the kernel declares {count}"))?;
-        match std::mem::replace(slot, Slot::Taken) {
-            Slot::Taken => Err(format!("buffer {index} was already taken in this launch").into()),
+        match std::mem::replace(slot, BufferSlot::Taken) {
+            BufferSlot::Taken => Err(format!("buffer {index} was already taken in this launch").into()),
             slot => Ok(slot),
         }
     }

@@ -38,6 +38,8 @@ mod select;
 mod stream;
 mod telemetry;
 pub mod testing;
+#[doc(hidden)]
+pub mod thread_stack;
 
 /// Compiling CUDA C without a card, and the primary context of a CUDA device for other libraries in the process.
 pub mod cuda {

@@ -128,7 +128,7 @@ impl Module {
         let mut kernel = Kernel::new(entry);
         kernel.cuda = self.cuda.as_ref().map(|text| {
             let constants = self.constants.iter().map(|(name, value)| (name.clone(), in_c(*value)));
-            Arc::new(CudaSource {
+            Arc::new(CudaCode {
                 text: text.clone(),
                 defines: constants.chain(self.defines.iter().cloned()).collect(),
                 headers: self.headers.clone(),
@@ -159,17 +159,17 @@ fn in_c(value: f64) -> String {
 
 /// CUDA C, with its macros, headers and compiler options.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct CudaSource {
+pub(crate) struct CudaCode {
     pub(crate) text: Cow<'static, str>,
     defines: Vec<(String, String)>,
     pub(crate) headers: Vec<(String, Cow<'static, str>)>,
     options: Vec<String>,
 }
 
-impl CudaSource {
+impl CudaCode {
     /// A source without macros, headers or options.
     pub(crate) fn plain(text: impl Into<Cow<'static, str>>) -> Self {
-        CudaSource { text: text.into(), ..CudaSource::default() }
+        CudaCode { text: text.into(), ..CudaCode::default() }
     }
 
     /// Returns the compiler options.
@@ -227,22 +227,22 @@ mod test {
 
     #[test]
     fn sources_that_differ_in_anything_have_different_hashes() {
-        let hash = |source: &CudaSource| {
+        let hash = |source: &CudaCode| {
             let mut hasher = blake3::Hasher::new();
             source.hash(&mut hasher);
             hasher.finalize()
         };
         let text = |text: &str| text.to_owned();
         let all = [
-            CudaSource::plain("a"),
-            CudaSource::plain("b"),
-            CudaSource { options: vec![text("a")], ..CudaSource::default() },
-            CudaSource { options: vec![text("a"), text("b")], ..CudaSource::default() },
-            CudaSource { options: vec![text("ab")], ..CudaSource::default() },
-            CudaSource { defines: vec![(text("A"), text("1"))], ..CudaSource::default() },
-            CudaSource { defines: vec![(text("A"), text("2"))], ..CudaSource::default() },
-            CudaSource { headers: vec![(text("a"), "b".into())], ..CudaSource::default() },
-            CudaSource { headers: vec![(text("ab"), "".into())], ..CudaSource::default() },
+            CudaCode::plain("a"),
+            CudaCode::plain("b"),
+            CudaCode { options: vec![text("a")], ..CudaCode::default() },
+            CudaCode { options: vec![text("a"), text("b")], ..CudaCode::default() },
+            CudaCode { options: vec![text("ab")], ..CudaCode::default() },
+            CudaCode { defines: vec![(text("A"), text("1"))], ..CudaCode::default() },
+            CudaCode { defines: vec![(text("A"), text("2"))], ..CudaCode::default() },
+            CudaCode { headers: vec![(text("a"), "b".into())], ..CudaCode::default() },
+            CudaCode { headers: vec![(text("ab"), "".into())], ..CudaCode::default() },
         ];
         for (index, one) in all.iter().enumerate() {
             assert!(all[..index].iter().all(|other| hash(one) != hash(other)), "{one:?}");
@@ -251,7 +251,7 @@ mod test {
 
     #[test]
     fn headers_outside_of_the_module_are_detected() {
-        let with = |option: &str| CudaSource { options: vec![option.into()], ..CudaSource::default() };
+        let with = |option: &str| CudaCode { options: vec![option.into()], ..CudaCode::default() };
         assert!(with("--maxrregcount=64").is_self_contained());
         assert!(!with("-I/usr/include").is_self_contained());
         assert!(!with("--include-path=/usr/include").is_self_contained());

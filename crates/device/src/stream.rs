@@ -75,10 +75,10 @@ impl Stream {
     /// Copies elements to the beginning of a buffer. Returns as soon as the elements may change again. For the full rate
     /// of the bus, fill a [`HostBuffer`] and use [`upload_host`](Stream::upload_host).
     pub fn upload<T: Pod>(&mut self, elements: &[T], to: &Buffer<T>) -> Result<()> {
-        self.check_capacity("upload", elements.len(), to)?;
+        self.check_capacity("uploading", elements.len(), to)?;
         let bytes: &[u8] = bytemuck::cast_slice(elements);
-        self.check_copy("upload", to.region(), bytes.len() as u64)?;
-        let mut pieces: VecDeque<Arc<dyn backend::Event>> = VecDeque::new();
+        self.check_copy("uploading", to.region(), bytes.len() as u64)?;
+        let mut pieces: VecDeque<Arc<dyn backend::EventBackend>> = VecDeque::new();
         for (index, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
             if pieces.len() >= PIECES_IN_FLIGHT
                 && let Some(oldest) = pieces.pop_front()
@@ -110,14 +110,14 @@ impl Stream {
         count: usize,
         to: &Buffer<T>,
     ) -> Result<Transfer<T>> {
-        let bytes = size_in_bytes::<T>(&self.device, "upload", count)?;
+        let bytes = size_in_bytes::<T>(&self.device, "uploading", count)?;
         let available = from.memory.bytes().len() as u64;
         if bytes > available {
-            let detail = format!("{bytes} bytes, and the host memory has {available}");
-            return Err(Error::unsupported(&self.device, "upload", detail));
+            let operation = format!("uploading {bytes} bytes from host memory of {available} bytes");
+            return Err(Error::unsupported(&self.device, operation, "the host memory is too short"));
         }
-        self.check_capacity("upload", count, to)?;
-        self.check_copy("upload", to.region(), bytes)?;
+        self.check_capacity("uploading", count, to)?;
+        self.check_copy("uploading", to.region(), bytes)?;
         if bytes > 0 {
             self.inner.upload(&mut *from.memory, 0..bytes, &sub_region(to.region(), 0, bytes))?;
         }
@@ -153,12 +153,14 @@ impl Stream {
         mut fill: impl FnMut(&mut Stream, Range<usize>, &mut [T]) -> Result<()>,
     ) -> Result<StagedUpload<T>> {
         if count > through.len() {
-            let detail = format!("{count} elements, and the staging memory has {}", through.len());
-            return Err(Error::unsupported(&self.device, "upload", detail));
+            let operation =
+                format!("uploading {count} elements through staging memory of {} elements", through.len());
+            return Err(Error::unsupported(&self.device, operation, "the staging memory is too short"));
         }
-        self.check_capacity("upload", count, to)?;
+        self.check_capacity("uploading", count, to)?;
         let element = size_of::<T>() as u64;
-        self.check_copy("upload", to.region(), size_in_bytes::<T>(&self.device, "upload", count)?)?;
+        let bytes = size_in_bytes::<T>(&self.device, "uploading", count)?;
+        self.check_copy("uploading", to.region(), bytes)?;
         let mut first = 0;
         for piece in &mut through.pieces {
             let len = StagingBuffer::<T>::PIECE_LEN.min(count - first);
@@ -185,13 +187,13 @@ impl Stream {
     ) -> Result<()> {
         let len = from.as_slice().len();
         let Some(elements) = from.as_slice().get(range.clone()) else {
-            let detail = format!("elements {range:?} are out of bounds: the shared memory has {len}");
-            return Err(Error::unsupported(&self.device, "upload", detail));
+            let operation = format!("uploading elements {range:?} of shared memory of {len} elements");
+            return Err(Error::unsupported(&self.device, operation, "the range is out of bounds"));
         };
-        self.check_capacity("upload", elements.len(), to)?;
+        self.check_capacity("uploading", elements.len(), to)?;
         let element = size_of::<T>() as u64;
         let bytes = elements.len() as u64 * element;
-        self.check_copy("upload", to.region(), bytes)?;
+        self.check_copy("uploading", to.region(), bytes)?;
         let first = from.bytes.start as u64;
         let byte_range = first + range.start as u64 * element..first + range.end as u64 * element;
         match self.inner.upload_shared(&from.memory, byte_range, &sub_region(to.region(), 0, bytes))? {
@@ -254,10 +256,10 @@ impl Stream {
     pub fn download_host<T: Pod>(&mut self, from: &Buffer<T>, mut to: HostBuffer<T>) -> Result<Transfer<T>> {
         let capacity = to.memory.bytes().len() as u64;
         if capacity < from.bytes() {
-            let detail = format!("{} bytes, and the host memory has {capacity}", from.bytes());
-            return Err(Error::unsupported(&self.device, "download", detail));
+            let operation = format!("downloading {} bytes to host memory of {capacity} bytes", from.bytes());
+            return Err(Error::unsupported(&self.device, operation, "the host memory is too short"));
         }
-        self.check_copy("download", from.region(), from.bytes())?;
+        self.check_copy("downloading", from.region(), from.bytes())?;
         if !from.is_empty() {
             self.inner.download(from.region(), &mut *to.memory, 0)?;
         }
@@ -267,9 +269,9 @@ impl Stream {
     /// Copies a buffer to the beginning of another one on the same device. They may be slices of one buffer that do not
     /// overlap.
     pub fn copy<T: Pod>(&mut self, from: &Buffer<T>, to: &Buffer<T>) -> Result<()> {
-        self.check_capacity("copy", from.len(), to)?;
-        self.check_copy("copy", from.region(), from.bytes())?;
-        self.check_copy("copy", to.region(), from.bytes())?;
+        self.check_capacity("copying", from.len(), to)?;
+        self.check_copy("copying", from.region(), from.bytes())?;
+        self.check_copy("copying", to.region(), from.bytes())?;
         if from.is_empty() {
             return Ok(());
         }
@@ -277,7 +279,7 @@ impl Stream {
         if from.region().overlaps(&target) {
             return Err(Error::unsupported(
                 &self.device,
-                "copy",
+                "copying a buffer",
                 "source and target overlap: copy through another buffer",
             ));
         }
@@ -286,7 +288,7 @@ impl Stream {
 
     /// Fills a buffer with zeros.
     pub fn zero<T: Pod>(&mut self, buffer: &Buffer<T>) -> Result<()> {
-        self.check_copy("zero", buffer.region(), buffer.bytes())?;
+        self.check_copy("zeroing", buffer.region(), buffer.bytes())?;
         if buffer.is_empty() {
             return Ok(());
         }
@@ -305,7 +307,7 @@ impl Stream {
     /// # Ok::<(), evener_device::Error>(())
     /// ```
     pub fn fill<T: Pod>(&mut self, buffer: &Buffer<T>, element: T) -> Result<()> {
-        self.check_copy("fill", buffer.region(), buffer.bytes())?;
+        self.check_copy("filling", buffer.region(), buffer.bytes())?;
         let pattern = bytemuck::bytes_of(&element);
         if buffer.is_empty() || pattern.is_empty() {
             return Ok(());
@@ -353,12 +355,7 @@ impl Stream {
 
     /// Whether there is anything to launch. Fails if there are too many workgroups, or the parameters have another size.
     #[inline]
-    pub(crate) fn check_launch(
-        &self,
-        bound: &BoundKernel,
-        groups: [u32; 3],
-        params_bytes: usize,
-    ) -> Result<bool> {
+    fn check_launch(&self, bound: &BoundKernel, groups: [u32; 3], params_bytes: usize) -> Result<bool> {
         let limits = self.backend.capabilities().max_groups;
         let fits = groups.iter().zip(&limits).all(|(asked, limit)| asked <= limit);
         let overflows = count_threads(groups, bound.kernel.workgroup).is_none();
@@ -366,6 +363,21 @@ impl Stream {
             return Err(self.refuse_launch(bound, groups, params_bytes));
         }
         Ok(!groups.contains(&0))
+    }
+
+    /// Checks a launch that is recorded, as [`launch`](Stream::launch) checks it. Returns whether there is anything to
+    /// launch.
+    pub(crate) fn check_recorded_launch(
+        &self,
+        bound: &BoundKernel,
+        groups: [u32; 3],
+        params_bytes: usize,
+    ) -> Result<bool> {
+        let has_groups = self.check_launch(bound, groups, params_bytes)?;
+        if has_groups {
+            self.inner.check_kernel(&bound.inner)?;
+        }
+        Ok(has_groups)
     }
 
     /// Records launches without running them, so that they can be queued any number of times as one operation.
@@ -501,7 +513,7 @@ impl Stream {
     fn expect_cuda(&self, is_known: bool, operation: &str) -> Result<()> {
         match is_known {
             true => Ok(()),
-            false => Err(Error::unsupported(&self.device, operation, "it is not a CUDA device")),
+            false => Err(Error::unsupported(&self.device, operation, "the device is not a CUDA device")),
         }
     }
 
@@ -520,12 +532,13 @@ impl Stream {
         self.inner.wait(Some(timeout))
     }
 
+    /// Checks that a buffer has room for elements that are copied to its beginning.
     fn check_capacity<T: Pod>(&self, operation: &str, elements: usize, to: &Buffer<T>) -> Result<()> {
         if elements <= to.len() {
             return Ok(());
         }
-        let detail = format!("{elements} elements, and the buffer has {}", to.len());
-        Err(Error::unsupported(&self.device, operation, detail))
+        let operation = format!("{operation} {elements} elements to a buffer of {} elements", to.len());
+        Err(Error::unsupported(&self.device, operation, "the buffer is too short"))
     }
 
     /// Checks that a copy begins and ends at a multiple of the device's copy alignment, or at the buffer's end.
@@ -537,10 +550,9 @@ impl Stream {
         {
             return Ok(());
         }
-        let detail = format!(
-            "bytes {}..{end} do not begin and end at a multiple of {alignment} or at the buffer's end",
-            region.offset
-        );
+        let operation = format!("{operation} bytes {}..{end} of a buffer", region.offset);
+        let detail =
+            format!("the range does not begin and end at a multiple of {alignment} or at the buffer's end");
         Err(Error::unsupported(&self.device, operation, detail))
     }
 }
@@ -552,7 +564,7 @@ fn sub_region(of: &Region, offset: u64, bytes: u64) -> Region {
 /// A point in a stream.
 #[derive(Debug, Clone)]
 pub struct Event {
-    inner: Arc<dyn backend::Event>,
+    inner: Arc<dyn backend::EventBackend>,
 }
 
 impl Event {
@@ -575,7 +587,7 @@ impl Event {
 /// A reading of the device's clock.
 #[derive(Debug, Clone)]
 pub struct Timestamp {
-    inner: Arc<dyn backend::Timestamp>,
+    inner: Arc<dyn backend::TimestampBackend>,
 }
 
 impl Timestamp {
@@ -588,7 +600,7 @@ impl Timestamp {
 /// A copy in flight between host memory and a device.
 pub struct Transfer<T> {
     host: HostBuffer<T>,
-    event: Arc<dyn backend::Event>,
+    event: Arc<dyn backend::EventBackend>,
 }
 
 impl<T: Pod> Transfer<T> {
@@ -624,7 +636,7 @@ impl<T> fmt::Debug for Transfer<T> {
 #[derive(Debug)]
 pub struct StagedUpload<T> {
     through: StagingBuffer<T>,
-    event: Arc<dyn backend::Event>,
+    event: Arc<dyn backend::EventBackend>,
 }
 
 impl<T: Pod> StagedUpload<T> {
@@ -668,8 +680,8 @@ impl<T: Pod> Download<T> {
             if found == elements.len() {
                 return Ok(());
             }
-            let detail = format!("{found} elements, and the slice has {}", elements.len());
-            Err(Error::unsupported(device, "download", detail))
+            let operation = format!("copying {found} elements to a slice of {} elements", elements.len());
+            Err(Error::unsupported(device, operation, "the lengths differ"))
         };
         if let Some(host) = self.only_piece(None)? {
             check(host.as_slice().len(), &self.device)?;
@@ -715,6 +727,55 @@ fn fold(groups: u64, limits: [u32; 3]) -> Option<[u32; 3]> {
 #[cfg(test)]
 mod test {
     use super::*;
+    use crate::Device;
+
+    #[test]
+    fn refused_copies_say_what_was_copied_where() {
+        let device = Device::cpu();
+        let mut stream = device.stream().unwrap();
+        let (long, short) = (device.buffer::<u32>(12).unwrap(), device.buffer::<u32>(10).unwrap());
+        let shared = device.host_buffer::<u32>(12, Direction::Upload).unwrap().share();
+        let host = |len| device.host_buffer::<u32>(len, Direction::Upload).unwrap();
+        let staging = device.staging_buffer::<u32>(10).unwrap();
+        let same = long.slice(1..11).unwrap();
+        let refusals = [
+            (
+                stream.upload(&[7; 12], &short),
+                "uploading 12 elements to a buffer of 10 elements failed: the buffer is too short",
+            ),
+            (
+                stream.copy(&long, &short),
+                "copying 12 elements to a buffer of 10 elements failed: the buffer is too short",
+            ),
+            (
+                stream.copy(&long.slice(..10).unwrap(), &same),
+                "copying a buffer failed: source and target overlap: copy through another buffer",
+            ),
+            (
+                stream.upload_host_prefix(host(10), 12, &long).map(drop),
+                "uploading 48 bytes from host memory of 40 bytes failed: the host memory is too short",
+            ),
+            (
+                stream.download_host(&long, host(10)).map(drop),
+                "downloading 48 bytes to host memory of 40 bytes failed: the host memory is too short",
+            ),
+            (
+                stream.upload_staged(staging, 12, &long, |_, _, _| Ok(())).map(drop),
+                "uploading 12 elements through staging memory of 10 elements failed: the staging memory is too short",
+            ),
+            (
+                stream.upload_shared(&shared, 5..13, &long),
+                "uploading elements 5..13 of shared memory of 12 elements failed: the range is out of bounds",
+            ),
+            (
+                stream.download(&long).unwrap().wait_into(&mut [0; 10]),
+                "copying 12 elements to a slice of 10 elements failed: the lengths differ",
+            ),
+        ];
+        for (result, text) in refusals {
+            assert_eq!(result.unwrap_err().to_string(), format!("cpu: {text}"));
+        }
+    }
 
     #[test]
     fn workgroups_are_folded_into_as_few_dimensions_as_possible() {

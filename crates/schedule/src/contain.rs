@@ -27,6 +27,32 @@ pub(crate) fn contain<R>(code: impl FnOnce() -> R) -> bool {
     }
 }
 
+/// A value whose drop runs the user's code: if that panics, the panic is contained.
+pub(crate) struct ContainedDrop<T>(Option<T>);
+
+impl<T> ContainedDrop<T> {
+    pub(crate) fn new(value: T) -> Self {
+        ContainedDrop(Some(value))
+    }
+
+    pub(crate) fn get(&self) -> Option<&T> {
+        self.0.as_ref()
+    }
+
+    /// Takes the value out.
+    pub(crate) fn take(&mut self) -> Option<T> {
+        self.0.take()
+    }
+}
+
+impl<T> Drop for ContainedDrop<T> {
+    fn drop(&mut self) {
+        if let Some(value) = self.0.take() {
+            contain(|| drop(value));
+        }
+    }
+}
+
 /// The message of a panic.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -52,5 +78,6 @@ mod test {
         assert!(!contain(|| panic!("code")));
         assert!(!contain(|| Bomb));
         assert!(!contain(|| std::panic::panic_any(Bomb)));
+        drop(ContainedDrop::new(Bomb));
     }
 }

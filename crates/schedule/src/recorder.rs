@@ -54,13 +54,20 @@ impl Recorder {
         now.saturating_sub(began.max(self.lanes[lane].last_end))
     }
 
-    /// Records a chunk that ended without an error: how many of its items were accepted, and how long its copies to and from
-    /// the device took.
+    /// The whole process was suspended for this long: the time counts as no lane's work.
+    pub(crate) fn note_suspension(&mut self, gap: Duration, now: Time) {
+        for lane in &mut self.lanes {
+            lane.last_end = lane.last_end.saturating_add(gap).min(now);
+        }
+    }
+
+    /// Records a chunk that ended without an error: how many items it computed, how many of them were accepted, and how long
+    /// its copies to and from the device took.
     pub(crate) fn ended(
         &mut self,
         chunk: &LaneChunk,
         began: Time,
-        accepted: u64,
+        (computed, accepted): (u64, u64),
         (upload, download): (Duration, Duration),
         now: Time,
     ) {
@@ -78,7 +85,13 @@ impl Recorder {
             Purpose::Speculative => Activity::Speculative,
             _ => Activity::Work,
         };
-        self.span(chunk.lane, activity, chunk.items.clone(), (began, now), (upload, download));
+        self.span(|| Span {
+            accepted,
+            duplicates: computed.saturating_sub(accepted),
+            upload,
+            download,
+            ..bare_span(chunk.lane, activity, chunk.items.clone(), (began, now))
+        });
     }
 
     /// Records a chunk without accepted results: it failed, its lane was given up on, or it was dropped.
@@ -88,7 +101,7 @@ impl Recorder {
         lane.busy += took;
         lane.wasted += took;
         lane.last_end = now;
-        self.span(chunk.lane, activity, chunk.items.clone(), (began, now), Default::default());
+        self.span(|| bare_span(chunk.lane, activity, chunk.items.clone(), (began, now)));
     }
 
     /// Adds time of a lane's copies.
@@ -98,19 +111,13 @@ impl Recorder {
 
     /// Records that a worker prepared a lane's device.
     pub(crate) fn prepared(&mut self, lane: usize, began: Time, now: Time) {
-        self.span(lane, Activity::Preparation, 0..0, (began, now), Default::default());
+        self.span(|| bare_span(lane, Activity::Preparation, 0..0, (began, now)));
     }
 
-    fn span(
-        &mut self,
-        lane: usize,
-        activity: Activity,
-        items: Range<u64>,
-        (from, until): (Time, Time),
-        (upload, download): (Duration, Duration),
-    ) {
+    /// Adds a span, if the caller wants a trace.
+    fn span(&mut self, span: impl FnOnce() -> Span) {
         if let Some(spans) = &mut self.spans {
-            spans.push(Span { lane, activity, items, from, until, upload, download });
+            spans.push(span());
         }
     }
 
@@ -218,7 +225,8 @@ impl Recorder {
         let sum = |count: fn(&crate::run::Tally) -> u64| tallies.iter().map(count).sum::<u64>();
         let states: Vec<LaneState> = device.lanes.clone().map(|lane| run.state(lane)).collect();
         let state = match states.as_slice() {
-            all if all.contains(&LaneState::Healthy) => "healthy",
+            // A run without items has no lanes.
+            all if all.is_empty() || all.contains(&LaneState::Healthy) => "healthy",
             all if all.iter().all(|state| *state == LaneState::Retired) => "retired",
             _ => "quarantined",
         };
@@ -237,7 +245,15 @@ impl Recorder {
             steals: sum(|tally| tally.steals),
             dropped: sum(|tally| tally.dropped),
             quarantines: sum(|tally| tally.quarantines),
+            hangs: sum(|tally| tally.hangs),
             state: state.into(),
+            failures: Vec::new(),
         }
     }
+}
+
+/// A span without accepted results and without copies.
+fn bare_span(lane: usize, activity: Activity, items: Range<u64>, (from, until): (Time, Time)) -> Span {
+    let none = Duration::ZERO;
+    Span { lane, activity, items, accepted: 0, duplicates: 0, from, until, upload: none, download: none }
 }

@@ -32,6 +32,10 @@ pub struct Span {
     pub activity: Activity,
     /// The chunk's items. A preparation has none.
     pub items: Range<u64>,
+    /// The number of items whose results were accepted. Each item of a complete run is accepted in exactly one span.
+    pub accepted: u64,
+    /// The number of items that the lane computed as well as another lane, whose results were accepted first.
+    pub duplicates: u64,
     /// The start, since the run began.
     pub from: Duration,
     /// The end, since the run began.
@@ -95,24 +99,28 @@ impl Trace {
             Activity::Failure => format!("{items} (failed)"),
             Activity::Preparation => format!("prepare {}", self.task),
         };
-        let mut push = |name: &str, activity: Value, from: Duration, until: Duration| {
+        let mut push = |name: &str, args: Value, from: Duration, until: Duration| {
             slices.push(json!({
                 "ph": "X",
                 "pid": 1,
                 "tid": track,
                 "name": name,
-                "cat": activity,
+                "cat": args["activity"],
                 "ts": microseconds(from),
                 "dur": microseconds(until.saturating_sub(from)),
-                "args": { "activity": activity, "items": count },
+                "args": args,
             }));
         };
-        push(&name, json!(span.activity), from, until);
+        let (accepted, duplicates) = (span.accepted, span.duplicates);
+        let args = json!({
+            "activity": span.activity, "items": count, "accepted": accepted, "duplicates": duplicates,
+        });
+        push(&name, args, from, until);
         if upload_end > from {
-            push("upload", json!("upload"), from, upload_end);
+            push("upload", json!({ "activity": "upload", "items": count }), from, upload_end);
         }
         if download_start < until {
-            push("download", json!("download"), download_start, until);
+            push("download", json!({ "activity": "download", "items": count }), download_start, until);
         }
     }
 }
@@ -144,7 +152,18 @@ mod test {
     fn span(lane: usize, activity: Activity, from: u64, until: u64) -> Span {
         let [from, until] = [from, until].map(Duration::from_millis);
         let none = Duration::ZERO;
-        Span { lane, activity, items: 1_000..2_000, from, until, upload: none, download: none }
+        let items = 1_000..2_000;
+        Span {
+            lane,
+            activity,
+            items,
+            accepted: 900,
+            duplicates: 100,
+            from,
+            until,
+            upload: none,
+            download: none,
+        }
     }
 
     /// Name, track, start and duration of each slice.
@@ -173,6 +192,17 @@ mod test {
             ("download", 8_000.0, 1_000.0),
         ];
         assert_eq!(slices(&trace), expected.map(|(name, ts, dur)| (name.to_owned(), 0, ts, dur)));
+    }
+
+    #[test]
+    fn a_slice_says_how_many_of_its_items_were_accepted() {
+        let chunk = Span { upload: Duration::from_millis(1), ..span(0, Activity::Speculative, 0, 8) };
+        let trace = Trace { task: "square".into(), lanes: vec!["a".into()], spans: vec![chunk] };
+        let json = trace.to_json();
+        let args = [1, 2].map(|index| json["traceEvents"][index]["args"].clone());
+        let expected =
+            json!({ "activity": "speculative", "items": 1_000, "accepted": 900, "duplicates": 100 });
+        assert_eq!(args, [expected, json!({ "activity": "upload", "items": 1_000 })]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod common;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
 
 use common::{cores, without_history};
-use evener_device::Device;
+use evener_device::{Device, Error};
 use evener_schedule::{Pool, RunError};
 
 #[test]
@@ -38,6 +38,17 @@ fn a_range_keeps_its_start() {
 }
 
 #[test]
+fn the_function_has_more_stack_than_other_threads_have() {
+    let sum = |&byte: &u8| {
+        // Twice what Rust gives a thread.
+        let mut bytes = [byte; 4 << 20];
+        std::hint::black_box(&mut bytes).iter().map(|&byte| usize::from(byte)).sum::<usize>()
+    };
+    let run = without_history([cores("a", 1), cores("b", 1)]).map_slice(&[1u8; 64], sum).unwrap();
+    assert_eq!(run.results(), [4 << 20; 64]);
+}
+
+#[test]
 fn a_panic_ends_the_run_names_the_item_and_leaves_no_value_alive() {
     let pool = Pool::new([Device::cpu()]).unwrap();
     for round in 0..50 {
@@ -63,8 +74,9 @@ fn a_panic_ends_the_run_names_the_item_and_leaves_no_value_alive() {
         let RunError::Task { items, error } = error else { panic!("{error}") };
         assert!(items.contains(&(bad as u64)), "{items:?}");
         assert!(
-            error.to_string().contains(&format!("item {bad}"))
-                && error.to_string().contains("no such number")
+            matches!(error, Error::Task { item: Some(item), .. } if item == bad as u64)
+                && error.to_string().contains("no such number"),
+            "{error}"
         );
     }
 }

@@ -220,3 +220,59 @@ fn a_task_is_dropped_when_the_call_ends() {
         std::thread::yield_now();
     }
 }
+
+/// Its preparation and each of its first calls take as long as thousands of items.
+#[derive(Clone, Default)]
+struct SlowAtFirst {
+    prepared: Arc<AtomicUsize>,
+    calls: Arc<AtomicUsize>,
+    items: Arc<AtomicUsize>,
+}
+
+impl SlowAtFirst {
+    const EACH: Duration = Duration::from_micros(50);
+    const LONG: Duration = Duration::from_millis(150);
+    const SLOW_CALLS: usize = 3;
+}
+
+impl Task for SlowAtFirst {
+    type Input = u32;
+    type Output = u32;
+    type State = ();
+
+    fn name(&self) -> &str {
+        "slow at first"
+    }
+
+    fn can_use(&self, _: &Device) -> bool {
+        true
+    }
+
+    fn prepare(&self, _: &Device) -> Result<()> {
+        self.prepared.fetch_add(1, SeqCst);
+        std::thread::sleep(Self::LONG);
+        Ok(())
+    }
+
+    fn run(&self, (): &mut (), chunk: &Chunk<'_, u32>, results: &mut Results<'_, u32>) -> Result<()> {
+        let items = chunk.read(<[u32]>::to_vec)?;
+        self.items.fetch_add(items.len(), SeqCst);
+        let is_slow = self.calls.fetch_add(1, SeqCst) < Self::SLOW_CALLS;
+        let takes = Self::EACH * items.len() as u32 + if is_slow { Self::LONG } else { Duration::ZERO };
+        std::thread::sleep(takes);
+        results.extend(items);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_slow_preparation_and_slow_first_chunks_do_not_count_in_the_rate_of_a_calibrated_device() {
+    let task = SlowAtFirst::default();
+    let job = without_history([cores("a", 1)]).job(&task);
+    let rate = job.calibrate(&vec![1; 20_000]).unwrap()[0].1.unwrap();
+    let ideal = SlowAtFirst::EACH.as_secs_f64().recip();
+    assert!((ideal / 10.0..ideal * 1.01).contains(&rate), "{rate} items/s instead of {ideal}");
+    assert_eq!(task.prepared.load(SeqCst), 1);
+    assert!(task.items.load(SeqCst) > 1_000, "a sample of less than 50 ms");
+    assert_eq!(job.calibrate(&[]).unwrap()[0].1, None, "no items, no rate");
+}

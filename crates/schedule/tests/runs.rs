@@ -22,11 +22,11 @@ use common::{
 };
 use evener_device::{
     Device, DeviceId, Error, Kernel, Result,
-    testing::{Failure, Fault, Faults},
+    testing::{Fault, Faults, InjectedError},
 };
 use evener_schedule::{
-    Cancel, Chunk, Closure, Job, KernelParams, KernelTask, Pool, Report, Results, RunError, Settings,
-    Strategy, Task,
+    Activity, Cancel, Chunk, Closure, Job, KernelParams, KernelTask, Pool, Report, Results, RunError,
+    Settings, Strategy, Task,
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -176,7 +176,8 @@ fn fewer_items_than_devices_are_each_done_once() {
 fn every_strategy_survives_a_loss_and_a_hang_in_any_operation() {
     let items = numbers(300);
     for strategy in [Strategy::Equal, Strategy::Proportional, Strategy::Dynamic, Strategy::Adaptive] {
-        for fault in [Fault::Fail(Failure::Lost), Fault::Fail(Failure::OutOfMemory), Fault::Hang] {
+        for fault in [Fault::Fail(InjectedError::Lost), Fault::Fail(InjectedError::OutOfMemory), Fault::Hang]
+        {
             for operation in (1..22).step_by(if fault == Fault::Hang { 7 } else { 1 }) {
                 let (name, items) =
                     (format!("{strategy:?}: {fault:?} in operation {operation}"), items.clone());
@@ -366,7 +367,7 @@ fn too_few_or_too_many_results_are_the_tasks_own_error() {
             });
             let error = pool.job(&task).map(&numbers(100)).unwrap_err();
             assert!(matches!(error, RunError::Task { .. }), "{error}");
-            assert!(error.to_string().contains("results for"), "{error}");
+            assert!(error.to_string().contains("the task returned"), "{error}");
         });
     }
 }
@@ -478,7 +479,8 @@ fn a_sum_of_floats_is_the_same_to_the_last_bit_on_any_devices_and_after_any_fail
         }
         assert_eq!(sums(&[card("card:0"), card("card:1"), cores("cpu", 2)], &[]), alone);
         for operation in 1..30 {
-            let faults = [Fault::Fail(Failure::Lost), Fault::Fail(Failure::OutOfMemory), Fault::Hang];
+            let faults =
+                [Fault::Fail(InjectedError::Lost), Fault::Fail(InjectedError::OutOfMemory), Fault::Hang];
             let plan = [(0, operation, faults[operation as usize % 3])];
             assert_eq!(sums(&two(), &plan), alone, "{plan:?}");
         }
@@ -672,9 +674,12 @@ fn progress_only_ever_grows_and_a_callback_that_panics_costs_nothing_else() {
 fn a_stream_keeps_the_order_and_loses_nothing_whatever_fails() {
     let operations = 40;
     for operation in 1..=operations {
-        for fault in
-            [Fault::Fail(Failure::Lost), Fault::Fail(Failure::OutOfMemory), Fault::Hang, Fault::Corrupt]
-        {
+        for fault in [
+            Fault::Fail(InjectedError::Lost),
+            Fault::Fail(InjectedError::OutOfMemory),
+            Fault::Hang,
+            Fault::Corrupt,
+        ] {
             within(LIMIT, &format!("a stream: {fault:?} in operation {operation}"), move || {
                 let faulty = Faulty::new(&two());
                 faulty.faults[operation as usize % 2].at(operation, fault);
@@ -1059,8 +1064,8 @@ fn devices_in_reserve_join_when_the_chosen_ones_fail_or_do_not_respond() {
     let breaks: [(&str, Break); 5] = [
         ("destroyed", |faults| faults.destroy()),
         ("killed", |faults| faults.kill()),
-        ("not able", |faults| faults.at_next(Fault::Fail(Failure::Unsupported))),
-        ("out of memory", |faults| faults.at_next(Fault::Fail(Failure::OutOfMemory))),
+        ("not able", |faults| faults.at_next(Fault::Fail(InjectedError::Unsupported))),
+        ("out of memory", |faults| faults.at_next(Fault::Fail(InjectedError::OutOfMemory))),
         ("hung", |faults| faults.at_next(Fault::Hang)),
     ];
     within(ms(120_000), "one device chosen, which fails", move || {
@@ -1208,8 +1213,8 @@ fn runs_of_one_job_at_the_same_time_do_not_wait_for_the_one_that_reports_progres
 fn runs_of_one_pool_at_the_same_time_do_not_disturb_each_other() {
     within(LIMIT, "runs at the same time", || {
         let faulty = Faulty::new(&two());
-        faulty.faults[0].at(20, Fault::Fail(Failure::Lost));
-        faulty.faults[0].at(60, Fault::Fail(Failure::OutOfMemory));
+        faulty.faults[0].at(20, Fault::Fail(InjectedError::Lost));
+        faulty.faults[0].at(60, Fault::Fail(InjectedError::OutOfMemory));
         let pool: &Pool = &faulty.pool;
         std::thread::scope(|scope| {
             for thread in 0..3 {
@@ -1584,6 +1589,23 @@ fn a_pool_that_first_runs_on_a_bound_thread_has_all_the_cores() {
 }
 
 #[test]
+fn each_item_is_accepted_in_one_span_of_the_trace() {
+    let pool = Pool::builder().devices([Device::cpu()]).keep_history_at(None).build().unwrap();
+    let items: Vec<u64> = (0..100_000).collect();
+    let double = Closure::new("double", |item: &u64| 2 * item);
+    let job = pool.job(&double).trace();
+    let (mapped, reduced) = (job.map(&items).unwrap(), job.map_reduce(&items, |a, b| a + b).unwrap());
+    for trace in [mapped.trace(), reduced.trace()] {
+        assert_eq!(trace.spans.iter().map(|span| span.accepted).sum::<u64>(), 100_000);
+        // A reduction hands out blocks of items, but spans have items.
+        assert_eq!(trace.spans.iter().map(|span| span.items.end).max(), Some(100_000));
+        for span in trace.spans.iter().filter(|span| span.activity == Activity::Work) {
+            assert_eq!(span.accepted + span.duplicates, span.items.end - span.items.start, "{span:?}");
+        }
+    }
+}
+
+#[test]
 fn items_and_results_without_bytes_are_counted() {
     let pool = Pool::builder().devices([Device::cpu()]).keep_history_at(None).build().unwrap();
     let seen = Arc::new(AtomicU64::new(0));
@@ -1614,4 +1636,119 @@ fn items_with_a_larger_alignment_than_host_memory_are_refused() {
         let text = pool.map(&task, &vec![Wide([1; 128]); count]).unwrap_err().to_string();
         assert!(text.contains("128 bytes") && text.contains("Wide"), "{count}: {text}");
     }
+}
+
+#[test]
+fn a_report_says_why_a_device_was_retired() {
+    let task = Plain::after(|_, _| std::thread::sleep(ms(1))).preparing(|device| match device.as_str() {
+        "x" => Err(Error::WillNotCompile {
+            device: device.clone(),
+            kernel: "scramble".into(),
+            body: "wgsl".into(),
+            log: "expected global declaration\n  fn nonsense(".into(),
+        }),
+        _ => Ok(()),
+    });
+    let pool = without_history([card("x"), cores("a", 1)]);
+    let items = numbers(50);
+    let run = pool.job(&task).all_devices().map(&items).unwrap();
+    assert_eq!(run.results(), plain(&items));
+    let [card, cores] = &run.report().devices[..] else { panic!("{}", run.report()) };
+    assert_eq!((card.state.as_str(), cores.state.as_str()), ("retired", "healthy"));
+    assert!(card.failures.last().is_some_and(|error| error.contains("fn nonsense(")), "{:?}", card.failures);
+    assert!(cores.failures.is_empty());
+    let text = run.report().to_string();
+    let line = "x was not used: kernel `scramble` does not compile (wgsl): expected global\n  declaration fn nonsense(\n";
+    assert!(text.contains(line), "{text}");
+    let json = serde_json::to_value(run.report()).unwrap();
+    assert!(json["devices"][0]["failures"][0].as_str().unwrap().contains("does not compile"), "{json}");
+}
+
+#[test]
+fn a_report_has_the_last_errors_of_a_device_that_recovered() {
+    let fails = AtomicU64::new(0);
+    let task = Plain::new(move |device, items, results| {
+        if device.as_str() == "x" && fails.fetch_add(1, SeqCst) < 1 {
+            return Err(Error::BadResult {
+                device: device.clone(),
+                operation: "scrambling".into(),
+                detail: "a flipped bit".into(),
+            });
+        }
+        std::thread::sleep(ms(1));
+        results.extend(items.iter().map(|&item| scramble(item)));
+        Ok(())
+    });
+    let pool = without_history([card("x"), cores("a", 1)]);
+    let settings = Settings { first_quarantine: ms(1), max_items: Some(1), ..Settings::default() };
+    let run = pool.job(&task).all_devices().settings(settings).map(&numbers(200)).unwrap();
+    let card = &run.report().devices[0];
+    assert_eq!((card.state.as_str(), card.quarantines), ("healthy", 1), "{}", run.report());
+    assert_eq!(card.failures, ["x: wrong result while scrambling: a flipped bit"]);
+    let line = "x went on after a failure: wrong result while scrambling: a flipped bit\n";
+    assert!(run.report().to_string().contains(line), "{}", run.report());
+}
+
+#[test]
+fn devices_of_a_run_without_items_are_healthy() {
+    let pool = without_history([card("x"), cores("a", 2)]);
+    let run = pool.job(&Plain::after(|_, _| {})).all_devices().map(&[]).unwrap();
+    let states: Vec<&str> = run.report().devices.iter().map(|device| device.state.as_str()).collect();
+    assert_eq!(states, ["healthy", "healthy"], "{}", run.report());
+}
+
+#[test]
+fn results_that_do_not_fit_into_memory_are_an_error() {
+    let pool = without_history([cores("a", 1)]);
+    let error = pool.map_range(0..usize::MAX, |_| 1u64).unwrap_err();
+    assert!(matches!(error, RunError::ResultsTooLarge { bytes_each: 8, .. }), "{error:?}");
+    let text = "the results of 18,446,744,073,709,551,615 items do not fit into memory: 8 bytes each";
+    assert_eq!(error.to_string(), text);
+}
+
+#[test]
+fn a_pool_refuses_one_device_twice_and_a_device_with_its_own_partition() {
+    let cpu = Device::cpu();
+    let part = cpu.split(&[1]).unwrap().remove(0);
+    for (devices, ids) in [([&cpu, &cpu], ("cpu", "cpu")), ([&cpu, &part], ("cpu", "cpu/a"))] {
+        let error = Pool::new(devices).unwrap_err();
+        let text = format!("{} and {} are the same hardware: remove one of them", ids.0, ids.1);
+        assert_eq!(error.to_string(), text);
+    }
+}
+
+#[test]
+fn a_chunk_that_hangs_until_the_run_ends_counts_as_busy_and_is_in_the_trace() {
+    let released = Arc::new(AtomicBool::new(false));
+    let waits = released.clone();
+    let task = Plain::after(move |device, _| match device.as_str() {
+        "x" => {
+            while !waits.load(SeqCst) {
+                std::thread::sleep(ms(1));
+            }
+        }
+        _ => std::thread::sleep(ms(1)),
+    });
+    let pool = without_history([card("x"), cores("a", 1)]);
+    let settings = Settings { max_items: Some(1), hung_after: LIMIT, ..Settings::default() };
+    let items = numbers(200);
+    let run = pool.job(&task).all_devices().settings(settings).trace().map(&items).unwrap();
+    released.store(true, SeqCst);
+    assert_eq!(run.results(), plain(&items));
+    let (report, card) = (run.report(), &run.report().devices[0]);
+    assert_eq!(card.items, 0);
+    assert!(card.busy_s > 0.5 * report.wall_s, "{report}");
+    let spans = run.trace().spans.iter().filter(|span| span.lane == 0);
+    let hung: Vec<_> = spans.filter(|span| span.activity == Activity::Dropped).collect();
+    assert!(
+        !hung.is_empty() && hung.iter().all(|it| it.until.as_secs_f64() > 0.9 * report.wall_s),
+        "{hung:?}"
+    );
+}
+
+#[test]
+fn numbers_of_items_in_errors_have_commas() {
+    let task = Closure::new("odd one out", |&item: &u32| assert_ne!(item, 7_777));
+    let error = without_history([cores("a", 1)]).map(&task, &(0..10_000).collect::<Vec<_>>()).unwrap_err();
+    assert!(error.to_string().contains("running task `odd one out` on item 7,777: panicked"), "{error}");
 }

@@ -13,8 +13,8 @@ use super::{
     background_load::BackgroundLoad,
     cpu_use::{Interval, OtherPrograms},
     participants::Participants,
-    progress::ProgressLine,
 };
+use crate::progress::ProgressLine;
 
 /// The approximate time of one build on all devices.
 const BUILD_S: f64 = 0.2;

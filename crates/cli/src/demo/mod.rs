@@ -4,7 +4,6 @@ mod background_load;
 mod compare;
 mod cpu_use;
 mod participants;
-mod progress;
 mod reference;
 mod text;
 
@@ -22,12 +21,12 @@ use self::{
     compare::Comparison,
     cpu_use::{Interval, OtherPrograms},
     participants::{FoundDevice, Participants},
-    progress::ProgressLine,
 };
 use crate::{
     Mismatch,
     options::{RunOptions, check_outputs, log_run},
     output::{write_json, write_out, write_trace},
+    progress::ProgressLine,
     verbosity::Verbosity,
 };
 
@@ -36,6 +35,8 @@ use crate::{
 /// Finds and measures the devices, builds a large Merkle tree on all of them, checks its root against a plain loop without
 /// Evener, compares the strategies and the fastest device alone, and writes a trace. If the CPU is the only device, it is
 /// split in two. Takes less than 30 seconds.
+///
+/// With -q, prints the root.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct Arguments {

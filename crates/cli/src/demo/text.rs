@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     escape,
-    output::{display_path, format_count, format_rate, format_time},
+    output::{display_path, format_bytes, format_count, format_rate, format_time},
     table::{Heading, table},
 };
 
@@ -64,10 +64,10 @@ pub(super) fn rates(rates: &[Rate], busy: Option<OtherPrograms>) -> String {
 
 /// Returns the title of the build.
 pub(super) fn task(leaves: u64) -> String {
-    let gib = (leaves * LEAF_BYTES as u64) as f64 / (1u64 << 30) as f64;
     format!(
-        "Merkle tree of {} leaves of {LEAF_BYTES} bytes ({gib:.2} GiB), SHA-256, RFC 6962:\n",
-        format_count(leaves)
+        "Merkle tree of {} leaves of {LEAF_BYTES} bytes ({}), SHA-256, RFC 6962:\n",
+        format_count(leaves),
+        format_bytes(leaves * LEAF_BYTES as u64)
     )
 }
 
@@ -172,4 +172,15 @@ fn under_load(comparison: &Comparison) -> Option<String> {
         let (adaptive, equal) = (format_time(adaptive), format_time(equal));
         format!("While another program kept {id} busy, adaptive took {adaptive} and an equal split {equal}.")
     })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_small_tree_is_not_zero_gib_large() {
+        assert!(task(65_536).contains(" (2 MiB), "), "{}", task(65_536));
+        assert!(task(31 << 20).contains(" (992 MiB), "), "{}", task(31 << 20));
+    }
 }

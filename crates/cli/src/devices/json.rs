@@ -7,13 +7,13 @@ use super::Entry;
 
 #[derive(Serialize)]
 struct Devices<'a> {
-    devices: Vec<Device<'a>>,
+    devices: Vec<DeviceObject<'a>>,
     /// Back ends that are not available, and why.
     absent: Vec<String>,
 }
 
 #[derive(Serialize)]
-struct Device<'a> {
+struct DeviceObject<'a> {
     #[serde(flatten)]
     description: &'a Description,
     #[serde(flatten)]
@@ -27,9 +27,9 @@ struct Device<'a> {
     keep_error: Option<&'a str>,
 }
 
-impl<'a> From<&'a Entry> for Device<'a> {
+impl<'a> From<&'a Entry> for DeviceObject<'a> {
     fn from(entry: &'a Entry) -> Self {
-        Device {
+        DeviceObject {
             description: entry.device.describe(),
             telemetry: &entry.telemetry,
             score: entry.score.points,
@@ -44,7 +44,7 @@ impl<'a> From<&'a Entry> for Device<'a> {
 /// Returns the object that is printed.
 pub(super) fn object(entries: &[Entry], absent: &[Absent]) -> impl Serialize {
     Devices {
-        devices: entries.iter().map(Device::from).collect(),
+        devices: entries.iter().map(DeviceObject::from).collect(),
         absent: absent.iter().map(Absent::to_string).collect(),
     }
 }

@@ -17,7 +17,7 @@ use rayon::prelude::*;
 
 use super::{
     input::{self, Input, LeafReader, PartialLeaf, TestData, check_whole_leaves},
-    outcome::Outcome,
+    outcome::BuildOutcome,
     proofs::{self, RootedProof},
     save::save,
     stream::{self, Split},
@@ -26,7 +26,7 @@ use crate::{
     Mismatch, UsageError,
     input::is_stdin,
     options::{RunOptions, check_outputs, log_run, select_devices},
-    output::{display_path, format_count, write_json, write_out, write_stderr, write_trace},
+    output::{display_path, format_count, format_counted, write_json, write_out, write_stderr, write_trace},
     size::parse_bytes,
     verbosity::Verbosity,
 };
@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
     paths: Vec<PathBuf>,
 
     /// Use this number of leaves of test data: leaf n is the number n, little-endian, padded with zeros
-    #[arg(long, value_name = "N", conflicts_with_all = ["lines", "files"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["lines", "files"], allow_negative_numbers = true, value_parser = leaf_count)]
     leaves: Option<u64>,
 
     /// Read leaves from standard input, as - does
@@ -80,7 +80,7 @@ pub(crate) struct Arguments {
     rule: RuleArg,
 
     /// Write inclusion proofs of the leaves with these indices, counted from 0, as JSON: 0,41
-    #[arg(long, value_name = "INDEX", value_delimiter = ',')]
+    #[arg(long, value_name = "INDEX", value_delimiter = ',', allow_negative_numbers = true, value_parser = leaf_index)]
     prove: Vec<u64>,
 
     /// Write the proofs to this file instead of standard output
@@ -148,6 +148,15 @@ fn leaf_size(text: &str) -> Result<usize, String> {
     }
 }
 
+fn leaf_count(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("a number of leaves is a whole number from 0 to {}", u64::MAX))
+}
+
+/// Parses the index of a leaf.
+pub(super) fn leaf_index(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "an index is a whole number, counted from 0; separate several by commas".into())
+}
+
 /// The root of the leaves, and the tree if requested.
 struct BuildResult {
     summary: TreeSummary,
@@ -199,7 +208,7 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
         .filter(|path| proofs.as_ref().is_some_and(|proofs| is_done(proofs::write(proofs, Some(path)))));
 
     let BuildResult { summary, bytes, report, leaves_per_item, .. } = result;
-    let mut outcome = Outcome::new(summary, bytes, took, report, leaves_per_item, &build.devices);
+    let mut outcome = BuildOutcome::new(summary, bytes, took, report, leaves_per_item, &build.devices);
     outcome.proofs_file = proofs_file.map(|path| path.display().to_string());
     outcome.tree = arguments.tree.as_ref().filter(|_| is_stored).map(|path| path.display().to_string());
     log_outcome(&outcome, &arguments);
@@ -215,7 +224,7 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
 
 /// Prints the outcome to standard output. If proofs are printed there, the text goes to standard error.
 fn print(
-    mut outcome: Outcome,
+    mut outcome: BuildOutcome,
     proofs: Option<Vec<RootedProof>>,
     json: bool,
     verbosity: Verbosity,
@@ -242,19 +251,20 @@ fn print(
 }
 
 /// Logs, at `-v`, the size of the input and what each device did.
-fn log_outcome(outcome: &Outcome, arguments: &Arguments) {
-    let leaves = format_count(outcome.summary.leaves);
-    let of = match (arguments.lines, arguments.files) {
-        (true, _) => "lines".into(),
-        (_, true) => "files".into(),
-        _ => format!("leaves of {} bytes", format_count(arguments.leaf_bytes() as u64)),
+fn log_outcome(outcome: &BuildOutcome, arguments: &Arguments) {
+    let count = |one, several| format_counted(outcome.summary.leaves, one, several);
+    let bytes = |bytes| format_counted(bytes, "byte", "bytes");
+    let leaves = match (arguments.lines, arguments.files) {
+        (true, _) => count("line", "lines"),
+        (_, true) => count("file", "files"),
+        _ => format!("{} of {}", count("leaf", "leaves"), bytes(arguments.leaf_bytes() as u64)),
     };
-    let bytes = format_count(outcome.bytes);
+    let all_bytes = bytes(outcome.bytes);
     match outcome.leaves_per_item {
         Some(each) => {
-            tracing::info!("{leaves} {of}, {bytes} bytes, in items of {} leaves", format_count(each))
+            tracing::info!("{leaves}, {all_bytes}, in items of {}", format_counted(each, "leaf", "leaves"))
         }
-        None => tracing::info!("{leaves} {of}, {bytes} bytes"),
+        None => tracing::info!("{leaves}, {all_bytes}"),
     }
     log_run(&outcome.report);
 }

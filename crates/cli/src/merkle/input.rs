@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use crate::{
     UsageError,
     input::is_stdin,
-    output::{display_path, format_count},
+    output::{display_path, format_count, format_counted},
 };
 
 /// The maximum length of a line. A longer one means that the input is not text.
@@ -230,10 +230,11 @@ pub(super) fn check_whole_leaves(name: &str, bytes: u64, leaf_bytes: usize) -> R
         if sizes.is_empty() { String::new() } else { format!(", or --leaf-size {}", sizes.join(" or ")) };
     let (less, more) = (format_count(bytes - over), format_count(bytes - over + size));
     Err(UsageError(format!(
-        "{name}: {} bytes are {} leaves of {size} bytes and {over} more bytes: {less} or {more} bytes would fit{or_size}; \
-         --last short hashes them as a shorter leaf, --last pad pads them with zeros",
-        format_count(bytes),
-        format_count(bytes / size),
+        "{name}: {} are {} of {size} bytes and {over} more {}: {less} or {more} bytes would fit{or_size}; --last short \
+         hashes the rest as a shorter leaf, --last pad pads it with zeros",
+        format_counted(bytes, "byte", "bytes"),
+        format_counted(bytes / size, "leaf", "leaves"),
+        if over == 1 { "byte" } else { "bytes" },
     ))
     .into())
 }
@@ -315,9 +316,11 @@ mod test {
         check_whole_leaves("f", 0, 32).unwrap();
         let told = check_whole_leaves("f", 100, 32).unwrap_err().to_string();
         let expected = "f: 100 bytes are 3 leaves of 32 bytes and 4 more bytes: 96 or 128 bytes would fit, \
-                        or --leaf-size 25 or 50; --last short hashes them as a shorter leaf, --last pad pads them \
+                        or --leaf-size 25 or 50; --last short hashes the rest as a shorter leaf, --last pad pads it \
                         with zeros";
         assert_eq!(told, expected);
+        let one = check_whole_leaves("f", 33, 32).unwrap_err().to_string();
+        assert!(one.contains("33 bytes are 1 leaf of 32 bytes and 1 more byte: "), "{one}");
         let prime = check_whole_leaves("f", 101, 32).unwrap_err().to_string();
         assert!(prime.contains("96 or 128 bytes would fit, or --leaf-size 101;"), "{prime}");
     }

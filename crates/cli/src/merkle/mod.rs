@@ -19,6 +19,8 @@ use crate::verbosity::Verbosity;
 /// A leaf is a piece of fixed size, a line of text or a whole file. Several files are one sequence of leaves, in the given
 /// order. No leaf continues in the next file, so every file must be a whole number of leaves, unless --last handles the
 /// last one. Files may be larger than memory; only --tree and --prove keep 64 bytes per leaf in memory.
+///
+/// With -q, prints the root, or the proofs of --prove without --out.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::proofs::RootedProof;
 use crate::{
     escape,
-    output::{format_count, format_rate, format_time},
+    output::{format_count, format_counted, format_rate, format_time},
 };
 
 /// The reason for a build without a run.
@@ -17,7 +17,7 @@ const TOO_FEW: &str = "too few leaves to use a device";
 
 /// The result of a build.
 #[derive(Debug, Serialize)]
-pub(super) struct Outcome {
+pub(super) struct BuildOutcome {
     #[serde(flatten)]
     pub(super) summary: TreeSummary,
     /// The number of bytes of all leaves.
@@ -42,7 +42,7 @@ pub(super) struct Outcome {
     pub(super) proofs: Option<Vec<RootedProof>>,
 }
 
-impl Outcome {
+impl BuildOutcome {
     pub(super) fn new(
         summary: TreeSummary,
         bytes: u64,
@@ -50,9 +50,9 @@ impl Outcome {
         report: Option<Report>,
         leaves_per_item: Option<u64>,
         idle: &[String],
-    ) -> Outcome {
+    ) -> BuildOutcome {
         let total_s = took.as_secs_f64();
-        Outcome {
+        BuildOutcome {
             summary,
             bytes,
             total_s,
@@ -71,7 +71,11 @@ impl Outcome {
         let root = root.map_or("none".into(), |root| root.to_string());
         let mut lines = vec![
             format!("root     {root}"),
-            format!("leaves   {} ({} bytes), {scheme}", format_count(leaves), format_count(self.bytes)),
+            format!(
+                "leaves   {} ({}), {scheme}",
+                format_count(leaves),
+                format_counted(self.bytes, "byte", "bytes")
+            ),
             format!("took     {}, {} leaves/s", format_time(self.total_s), format_rate(self.leaves_per_s)),
         ];
         let file = |label: &str, name: &String| format!("{label} {}", escape::single_line(name));
@@ -80,7 +84,7 @@ impl Outcome {
         if self.had_run {
             lines.push(format!("\n{}", self.report));
             lines.push(match self.leaves_per_item {
-                Some(leaves) => format!("an item is a block of {} leaves", format_count(leaves)),
+                Some(leaves) => format!("an item is a block of {}", format_counted(leaves, "leaf", "leaves")),
                 None => "an item is a block of leaves; blocks have several sizes".into(),
             });
         } else {

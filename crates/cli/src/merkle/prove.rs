@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use clap::Args;
 use evener_merkle::MerkleTree;
 
-use super::proofs;
-use crate::{input::is_stdin, options::check_outputs, output::format_count};
+use super::{build::leaf_index, proofs};
+use crate::{input::is_stdin, options::check_outputs, output::format_counted};
 
 /// Create inclusion proofs from a stored tree, without the leaves
 ///
@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
     tree: PathBuf,
 
     /// Prove the leaves with these indices, counted from 0
-    #[arg(value_name = "INDEX", required = true, value_delimiter = ',')]
+    #[arg(value_name = "INDEX", required = true, value_delimiter = ',', allow_negative_numbers = true, value_parser = leaf_index)]
     indices: Vec<u64>,
 
     /// Write the proofs to this file instead of standard output
@@ -42,6 +42,6 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         }
         false => MerkleTree::load(&arguments.tree)?,
     };
-    tracing::info!("a tree of {} leaves, {}", format_count(tree.leaves()), tree.scheme());
+    tracing::info!("a tree of {}, {}", format_counted(tree.leaves(), "leaf", "leaves"), tree.scheme());
     proofs::write(&proofs::prove(&tree, &arguments.indices)?, arguments.out.as_deref())
 }

@@ -12,8 +12,10 @@ use serde::Serialize;
 
 use crate::{
     UsageError,
-    output::{write_json, write_out},
+    output::{format_bytes, write_json, write_out},
+    progress::ProgressLine,
     table::{Heading, table},
+    verbosity::Verbosity,
 };
 
 /// Measure and check collectives
@@ -24,12 +26,14 @@ use crate::{
 /// Size, time and bandwidths are defined as in nccl-tests: the size is that of a rank's larger buffer; the algorithm
 /// bandwidth (ALG) is size over time; the bus bandwidth (BUS) is that times the least that the collective must move, for
 /// example 2·(n − 1)/n for an all-reduce, so that it compares with the hardware's.
+///
+/// With -q, prints a line for each size: the bytes, and the mean time in microseconds.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct Arguments {
     /// Measure this collective
     #[arg(long, value_name = "NAME", default_value = "all_reduce")]
-    op: Collective,
+    op: CollectiveName,
 
     /// Reduce elements by this operation
     #[arg(long, value_name = "OPERATION", default_value = "sum")]
@@ -63,7 +67,7 @@ Examples:
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[value(rename_all = "snake_case")]
 #[serde(rename_all = "snake_case")]
-enum Collective {
+enum CollectiveName {
     AllReduce,
     Reduce,
     Broadcast,
@@ -94,6 +98,13 @@ impl From<Reduction> for ReduceOp {
             Reduction::Max => ReduceOp::Max,
             Reduction::Average => ReduceOp::Average,
         }
+    }
+}
+
+impl Arguments {
+    /// Returns the collective's name on the command line.
+    fn op_name(&self) -> String {
+        self.op.to_possible_value().map(|it| it.get_name().to_owned()).unwrap_or_default()
     }
 }
 
@@ -129,7 +140,8 @@ fn size(text: &str) -> Result<usize, String> {
 }
 
 /// Runs the command.
-pub(crate) fn run(arguments: Arguments) -> Result<()> {
+pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
+    let progress = ProgressLine::new(arguments.json || verbosity.is_quiet());
     let timeout = Duration::from_secs(arguments.timeout);
     if World::was_launched_by_mpi() {
         let world = World::mpi(timeout)?;
@@ -138,9 +150,11 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
                 format!("--ranks {ranks}: mpirun started {} ranks; leave the option out", world.size());
             return Err(UsageError(message).into());
         }
-        let measured = measure(&world, &arguments)?;
+        let measured = measure(&world, &arguments, (world.rank() == 0).then_some(&progress));
+        progress.finish();
+        let measured = measured?;
         return if world.rank() == 0 {
-            report(&world.backend(), world.size(), &arguments, &measured)
+            report(&world.backend(), world.size(), &arguments, verbosity, &measured)
         } else {
             Ok(())
         };
@@ -151,12 +165,12 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         return Err(UsageError("--ranks 0: at least one rank is needed".into()).into());
     }
     let mut measured = Vec::new();
-    std::thread::scope(|scope| {
+    let outcome = std::thread::scope(|scope| {
         let ranks: Vec<_> = World::local_with_timeout(ranks, timeout)
             .into_iter()
             .map(|world| {
-                let arguments = &arguments;
-                scope.spawn(move || measure(&world, arguments))
+                let (arguments, progress) = (&arguments, (world.rank() == 0).then_some(&progress));
+                scope.spawn(move || measure(&world, arguments, progress))
             })
             .collect();
         for (rank, thread) in ranks.into_iter().enumerate() {
@@ -166,8 +180,10 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
             }
         }
         Ok::<(), anyhow::Error>(())
-    })?;
-    report("local", ranks, &arguments, &measured)
+    });
+    progress.finish();
+    outcome?;
+    report("local", ranks, &arguments, verbosity, &measured)
 }
 
 /// The measurements of one size.
@@ -185,11 +201,23 @@ struct Row {
     wrong: u64,
 }
 
-/// Measures all sizes as one rank. Returns the same rows on every rank.
-fn measure(world: &World, arguments: &Arguments) -> Result<Vec<Row>> {
+/// Measures all sizes as one rank, of which one shows the progress. Returns the same rows on every rank.
+fn measure(world: &World, arguments: &Arguments, progress: Option<&ProgressLine>) -> Result<Vec<Row>> {
     let group = world.communicator();
-    let sizes = if arguments.op == Collective::Barrier { &[0][..] } else { &arguments.sizes.0 };
-    sizes.iter().map(|bytes| Ok(measure_size(group, arguments, *bytes)?)).collect()
+    let sizes = if arguments.op == CollectiveName::Barrier { &[0][..] } else { &arguments.sizes.0 };
+    let mut rows = Vec::new();
+    for (index, &bytes) in sizes.iter().enumerate() {
+        if let Some(progress) = progress {
+            let (name, number) = (arguments.op_name(), index + 1);
+            progress.step(format!(
+                "{name}: {}, size {number} of {}",
+                format_bytes(bytes as u64),
+                sizes.len()
+            ));
+        }
+        rows.push(measure_size(group, arguments, bytes)?);
+    }
+    Ok(rows)
 }
 
 fn measure_size(group: &Communicator, arguments: &Arguments, bytes: usize) -> Result<Row, CommError> {
@@ -228,18 +256,18 @@ fn measure_size(group: &Communicator, arguments: &Arguments, bytes: usize) -> Re
 }
 
 /// Returns the least that a collective must move, as a multiple of its size.
-fn bus_factor(collective: Collective, ranks: usize) -> f64 {
+fn bus_factor(collective: CollectiveName, ranks: usize) -> f64 {
     let others = (ranks - 1) as f64 / ranks as f64;
     match collective {
-        Collective::AllReduce => 2.0 * others,
-        Collective::Reduce | Collective::Broadcast | Collective::Barrier => 1.0,
+        CollectiveName::AllReduce => 2.0 * others,
+        CollectiveName::Reduce | CollectiveName::Broadcast | CollectiveName::Barrier => 1.0,
         _ => others,
     }
 }
 
 /// The buffers of one collective of one size, and their expected contents.
 struct Trial {
-    collective: Collective,
+    collective: CollectiveName,
     operation: ReduceOp,
     input: Vec<f32>,
     output: Vec<f32>,
@@ -254,16 +282,18 @@ impl Trial {
         let elements = bytes / size_of::<f32>();
         let me = group.rank().unwrap_or(0);
         let (input, output, part) = match collective {
-            Collective::AllReduce | Collective::Reduce | Collective::Broadcast => (0, elements, elements),
-            Collective::Barrier => (0, 0, 0),
+            CollectiveName::AllReduce | CollectiveName::Reduce | CollectiveName::Broadcast => {
+                (0, elements, elements)
+            }
+            CollectiveName::Barrier => (0, 0, 0),
             _ => {
                 let part = elements.div_ceil(ranks);
                 let all = part * ranks;
                 match collective {
-                    Collective::AllGather => (part, all, part),
-                    Collective::ReduceScatter => (all, part, part),
-                    Collective::Gather => (part, if me == 0 { all } else { 0 }, part),
-                    Collective::Scatter => (if me == 0 { all } else { 0 }, part, part),
+                    CollectiveName::AllGather => (part, all, part),
+                    CollectiveName::ReduceScatter => (all, part, part),
+                    CollectiveName::Gather => (part, if me == 0 { all } else { 0 }, part),
+                    CollectiveName::Scatter => (if me == 0 { all } else { 0 }, part, part),
                     _ => (all, all, part),
                 }
             }
@@ -275,7 +305,10 @@ impl Trial {
     /// Returns the size as nccl-tests count it.
     fn bytes(&self, ranks: usize) -> usize {
         let parts = match self.collective {
-            Collective::AllReduce | Collective::Reduce | Collective::Broadcast | Collective::Barrier => 1,
+            CollectiveName::AllReduce
+            | CollectiveName::Reduce
+            | CollectiveName::Broadcast
+            | CollectiveName::Barrier => 1,
             _ => ranks,
         };
         self.part * parts * size_of::<f32>()
@@ -300,15 +333,17 @@ impl Trial {
             if self.operation == ReduceOp::Average { reduced / ranks as f32 } else { reduced }
         };
         match self.collective {
-            Collective::AllReduce => reduced(index),
-            Collective::Reduce if me == 0 => reduced(index),
-            Collective::Reduce => self.input_at(me, index),
-            Collective::Broadcast => self.input_at(0, index),
-            Collective::ReduceScatter => reduced(me * self.part + index),
-            Collective::Scatter => self.input_at(0, me * self.part + index),
-            Collective::AllGather | Collective::Gather => self.input_at(index / self.part, index % self.part),
-            Collective::AllToAll => self.input_at(index / self.part, me * self.part + index % self.part),
-            Collective::Barrier => 0.0,
+            CollectiveName::AllReduce => reduced(index),
+            CollectiveName::Reduce if me == 0 => reduced(index),
+            CollectiveName::Reduce => self.input_at(me, index),
+            CollectiveName::Broadcast => self.input_at(0, index),
+            CollectiveName::ReduceScatter => reduced(me * self.part + index),
+            CollectiveName::Scatter => self.input_at(0, me * self.part + index),
+            CollectiveName::AllGather | CollectiveName::Gather => {
+                self.input_at(index / self.part, index % self.part)
+            }
+            CollectiveName::AllToAll => self.input_at(index / self.part, me * self.part + index % self.part),
+            CollectiveName::Barrier => 0.0,
         }
     }
 
@@ -316,7 +351,7 @@ impl Trial {
     fn run(&mut self, group: &Communicator) -> Result<(Duration, u64), CommError> {
         self.rounds += 1;
         let (ranks, me) = (group.size(), group.rank().unwrap_or(0));
-        let in_place = self.input.is_empty() && self.collective != Collective::Scatter;
+        let in_place = self.input.is_empty() && self.collective != CollectiveName::Scatter;
         let (mut input, mut output) = (std::mem::take(&mut self.input), std::mem::take(&mut self.output));
         for (index, value) in if in_place { &mut output } else { &mut input }.iter_mut().enumerate() {
             *value = self.input_at(me, index);
@@ -324,15 +359,15 @@ impl Trial {
         group.barrier()?;
         let start = Instant::now();
         match self.collective {
-            Collective::AllReduce => group.all_reduce(&mut output, self.operation)?,
-            Collective::Reduce => group.reduce(&mut output, self.operation, 0)?,
-            Collective::Broadcast => group.broadcast(&mut output, 0)?,
-            Collective::AllGather => group.all_gather(&input, &mut output)?,
-            Collective::ReduceScatter => group.reduce_scatter(&input, &mut output, self.operation)?,
-            Collective::Gather => group.gather(&input, &mut output, 0)?,
-            Collective::Scatter => group.scatter(&input, &mut output, 0)?,
-            Collective::AllToAll => group.all_to_all(&input, &mut output)?,
-            Collective::Barrier => group.barrier()?,
+            CollectiveName::AllReduce => group.all_reduce(&mut output, self.operation)?,
+            CollectiveName::Reduce => group.reduce(&mut output, self.operation, 0)?,
+            CollectiveName::Broadcast => group.broadcast(&mut output, 0)?,
+            CollectiveName::AllGather => group.all_gather(&input, &mut output)?,
+            CollectiveName::ReduceScatter => group.reduce_scatter(&input, &mut output, self.operation)?,
+            CollectiveName::Gather => group.gather(&input, &mut output, 0)?,
+            CollectiveName::Scatter => group.scatter(&input, &mut output, 0)?,
+            CollectiveName::AllToAll => group.all_to_all(&input, &mut output)?,
+            CollectiveName::Barrier => group.barrier()?,
         }
         let took = start.elapsed();
         let is_wrong = |(index, value): &(usize, &f32)| **value != self.expected_at(ranks, me, *index);
@@ -342,13 +377,22 @@ impl Trial {
     }
 }
 
-fn report(backend: &str, ranks: usize, arguments: &Arguments, rows: &[Row]) -> Result<()> {
+fn report(
+    backend: &str,
+    ranks: usize,
+    arguments: &Arguments,
+    verbosity: Verbosity,
+    rows: &[Row],
+) -> Result<()> {
     if arguments.json {
         let object = serde_json::json!({
             "backend": backend, "ranks": ranks, "op": arguments.op, "type": "f32",
             "reduce": ReduceOp::from(arguments.reduce), "sizes": rows,
         });
         write_json(&object)?;
+    } else if verbosity.is_quiet() {
+        let line = |row: &Row| format!("{} {:.2}\n", row.bytes, row.microseconds);
+        write_out(&rows.iter().map(line).collect::<String>())?;
     } else {
         let headings = [
             Heading::number("BYTES"),
@@ -370,7 +414,7 @@ fn report(backend: &str, ranks: usize, arguments: &Arguments, rows: &[Row]) -> R
                 row.wrong.to_string(),
             ]
         });
-        let name = arguments.op.to_possible_value().map(|it| it.get_name().to_owned()).unwrap_or_default();
+        let name = arguments.op_name();
         let correct = if rows.iter().all(|row| row.wrong == 0) { "; all results are correct" } else { "" };
         let table = table(&headings, &cells.collect::<Vec<_>>());
         write_out(&format!("{name} of f32 between {ranks} ranks, {backend}{correct}\n{table}\n"))?;
@@ -397,8 +441,8 @@ mod test {
 
     #[test]
     fn bus_factors_are_those_of_nccl_tests() {
-        assert_eq!(bus_factor(Collective::AllReduce, 4), 1.5);
-        assert_eq!(bus_factor(Collective::AllGather, 4), 0.75);
-        assert_eq!(bus_factor(Collective::Broadcast, 4), 1.0);
+        assert_eq!(bus_factor(CollectiveName::AllReduce, 4), 1.5);
+        assert_eq!(bus_factor(CollectiveName::AllGather, 4), 0.75);
+        assert_eq!(bus_factor(CollectiveName::Broadcast, 4), 1.0);
     }
 }

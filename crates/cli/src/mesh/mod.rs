@@ -6,6 +6,8 @@ mod plan;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
+use crate::verbosity::Verbosity;
+
 /// Plan and measure groups of devices that work in parallel
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true, after_long_help = AFTER_HELP)]
@@ -28,9 +30,9 @@ Examples:
   evener help mesh plan                  print the help of a command";
 
 /// Runs the command.
-pub(crate) fn run(arguments: Arguments) -> Result<()> {
+pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     match arguments.command {
-        Command::Bench(arguments) => bench::run(arguments),
-        Command::Plan(arguments) => plan::run(arguments),
+        Command::Bench(arguments) => bench::run(arguments, verbosity),
+        Command::Plan(arguments) => plan::run(arguments, verbosity),
     }
 }

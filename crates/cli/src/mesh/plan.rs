@@ -18,7 +18,9 @@ use crate::{
     input::{display_input, read_text},
     options::select_devices,
     output::{write_json, write_out},
+    progress::ProgressLine,
     size::parse_bytes,
+    verbosity::Verbosity,
 };
 
 /// The default number of layers.
@@ -31,6 +33,8 @@ const DEFAULT_LAYERS: usize = 32;
 /// predicted balance. Proposes sizes that are not given.
 ///
 /// Uses the rates that `evener devices --measure` has kept. If one is missing, all devices are compared by score.
+///
+/// With -q, prints the sizes of the axes, as --axes takes them: dp=2,pp=2,tp=4.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct Arguments {
@@ -58,7 +62,7 @@ pub(crate) struct Arguments {
 
     /// Use any axes instead, innermost last, as dp=2,ep=2,tp=4; prints ranks and groups without a prediction
     #[arg(long, value_name = "LIST", value_parser = parse::axes, conflicts_with_all = ["tp", "pp", "dp", "as_listed", "layers", "costs", "layer_memory", "micro_batches"])]
-    axes: Option<parse::Axes>,
+    axes: Option<parse::AxesArgument>,
 
     /// Plan for this number of alike layers [default: the file's, or 32]
     #[arg(long, value_name = "N")]
@@ -66,7 +70,7 @@ pub(crate) struct Arguments {
 
     /// Set the cost of each layer for a micro-batch, in the unit of the rates (multiply-adds): 8e9,2e9x30,9e9
     #[arg(long, value_name = "LIST", value_parser = parse::costs, conflicts_with = "layers")]
-    costs: Option<parse::Costs>,
+    costs: Option<parse::LayerCosts>,
 
     /// Set the memory of each layer, over all devices that share it: 1.5GiB, 800MB
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
@@ -106,12 +110,17 @@ struct Plan {
 }
 
 /// Runs the command.
-pub(crate) fn run(arguments: Arguments) -> Result<()> {
-    let json = arguments.json;
-    let plan = plan(arguments)?;
-    match json {
-        true => write_json(&json::object(&plan)?),
-        false => Ok(write_out(&text::text(&plan)?)?),
+pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
+    let (json, quiet) = (arguments.json, verbosity.is_quiet());
+    let progress = ProgressLine::new(json || quiet);
+    progress.step("arranging devices");
+    let plan = plan(arguments);
+    progress.finish();
+    let plan = plan?;
+    match (json, quiet) {
+        (true, _) => write_json(&json::object(&plan)?),
+        (false, true) => Ok(write_out(&text::axes(&plan.mesh))?),
+        (false, false) => Ok(write_out(&text::text(&plan)?)?),
     }
 }
 
@@ -122,7 +131,7 @@ fn plan(arguments: Arguments) -> Result<Plan> {
     };
     let members = members(&arguments, &cluster)?;
     let about = cluster.about.clone();
-    if let Some(parse::Axes(axes)) = arguments.axes {
+    if let Some(parse::AxesArgument(axes)) = arguments.axes {
         let mesh = Mesh::new(members).axes(axes).map_err(|why| UsageError(why.to_string()))?;
         return Ok(Plan { about, mesh, proposal: None, has_seconds: false });
     }
@@ -162,7 +171,7 @@ fn workload(arguments: &Arguments, from_file: Option<Workload>) -> Workload {
     let micro_batches = from_file.as_ref().map(|workload| workload.micro_batches);
     let even = |count| Workload::even(count, 1.0);
     let mut workload = match (&arguments.costs, arguments.layers, from_file) {
-        (Some(parse::Costs(costs)), ..) => {
+        (Some(parse::LayerCosts(costs)), ..) => {
             Workload::new(costs.iter().map(|&cost| Layer { cost, ..Layer::default() }).collect())
         }
         (None, Some(count), _) => even(count),

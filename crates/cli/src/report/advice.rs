@@ -3,7 +3,10 @@
 use serde::Serialize;
 
 use super::{analysis::Analysis, percent};
-use crate::{escape, output::format_time};
+use crate::{
+    escape,
+    output::{format_counted, format_time},
+};
 
 /// The minimum share of the time of a run for which a cause is reported.
 const MIN_SHARE: f64 = 0.05;
@@ -47,7 +50,7 @@ pub(super) fn findings(analysis: &Analysis) -> Vec<Finding> {
         if device.failures > 0 {
             add(
                 weight * times.wasted,
-                format!("{} chunks failed on {id}.", device.failures),
+                format!("{} failed on {id}.", format_counted(device.failures, "chunk", "chunks")),
                 "See the errors with -v, or leave the device out with --devices.",
             );
         }
@@ -55,8 +58,8 @@ pub(super) fn findings(analysis: &Analysis) -> Vec<Finding> {
             add(
                 weight * times.wasted,
                 format!(
-                    "Other devices finished {} chunks of {id} first, which cost {}.",
-                    device.dropped,
+                    "Other devices finished {} of {id} first, which cost {}.",
+                    format_counted(device.dropped, "chunk", "chunks"),
                     time(times.wasted)
                 ),
                 "It is slow or unsteady: stop other programs on it, or leave it out with --devices.",
@@ -159,10 +162,10 @@ mod test {
             "none did nothing.",
             "early waited 6.000 s (60.0 % of the run) at the end",
             "early copied for 3.000 s (30.0 % of the run), which is 75.0 % of its busy time.",
-            "Other devices finished 1 chunks of slow first, which cost 3.000 s",
+            "Other devices finished 1 chunk of slow first, which cost 3.000 s",
             "late began its first chunk after 2.000 s (20.0 % of the run): preparing it (opening, compiling) took 1.500 s",
             "gap was idle between chunks for 1.000 s",
-            "1 chunks failed on lost.",
+            "1 chunk failed on lost.",
             "slow did 0.4 % of the items.",
         ] {
             assert!(causes.iter().any(|cause| cause.contains(part)), "{part}: {causes:#?}");

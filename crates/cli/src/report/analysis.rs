@@ -8,7 +8,10 @@ use super::trace::{Activity, Lane, Span, Trace};
 #[derive(Debug, Serialize)]
 pub(super) struct Analysis {
     pub(super) wall_s: f64,
+    /// The number of items whose results were accepted.
     pub(super) items: u64,
+    /// The number of items that were computed again by a speculative copy, or by a chunk that a copy overtook.
+    pub(super) duplicates: u64,
     pub(super) chunks: u64,
     pub(super) lanes: usize,
     /// The mean over all lanes.
@@ -21,7 +24,10 @@ pub(super) struct Analysis {
 pub(super) struct DeviceTimes {
     pub(super) id: String,
     pub(super) lanes: usize,
+    /// The number of items whose results were accepted from the device.
     pub(super) items: u64,
+    /// The number of items that another device computed as well, whose results were accepted first.
+    pub(super) duplicates: u64,
     /// The device's share of all items.
     pub(super) share: f64,
     pub(super) chunks: u64,
@@ -60,8 +66,7 @@ impl Analysis {
     pub(super) fn new(trace: &Trace) -> Analysis {
         let spans = || trace.lanes.iter().flat_map(|lane| &lane.spans);
         let wall_s = spans().map(|span| span.until_s).fold(0.0, f64::max);
-        let used = |span: &&Span| matches!(span.activity, Activity::Work | Activity::Speculative);
-        let items: u64 = spans().filter(used).map(|span| span.items).sum();
+        let items: u64 = spans().map(|span| span.accepted).sum();
         let mut ids: Vec<&str> = Vec::new();
         for lane in &trace.lanes {
             if !ids.contains(&lane.device.as_str()) {
@@ -76,6 +81,7 @@ impl Analysis {
         Analysis {
             wall_s,
             items,
+            duplicates: spans().map(|span| span.duplicates).sum(),
             chunks: devices.iter().map(|device| device.chunks).sum(),
             lanes: trace.lanes.len(),
             total: Times::mean(trace.lanes.iter().map(|lane| Times::of(lane, wall_s))),
@@ -88,7 +94,7 @@ impl DeviceTimes {
     fn new(id: &str, lanes: &[&Lane], wall_s: f64, all_items: u64) -> DeviceTimes {
         let spans = || lanes.iter().flat_map(|lane| &lane.spans);
         let count = |activity: Activity| spans().filter(|span| span.activity == activity).count() as u64;
-        let items = spans().filter(|span| is_used(span)).map(|span| span.items).sum();
+        let items = spans().map(|span| span.accepted).sum();
         let mut chunk_times: Vec<f64> =
             spans().filter(|span| span.activity.is_chunk()).map(|span| span.until_s - span.from_s).collect();
         chunk_times.sort_unstable_by(f64::total_cmp);
@@ -96,6 +102,7 @@ impl DeviceTimes {
             id: id.into(),
             lanes: lanes.len(),
             items,
+            duplicates: spans().map(|span| span.duplicates).sum(),
             share: items as f64 / all_items.max(1) as f64,
             chunks: chunk_times.len() as u64,
             failures: count(Activity::Failure),
@@ -107,10 +114,6 @@ impl DeviceTimes {
     }
 }
 
-fn is_used(span: &Span) -> bool {
-    matches!(span.activity, Activity::Work | Activity::Speculative)
-}
-
 impl Times {
     fn of(lane: &Lane, wall_s: f64) -> Times {
         let covered =
@@ -119,7 +122,7 @@ impl Times {
         let first = chunks().map(|span| span.from_s).fold(wall_s, f64::min);
         let last = chunks().map(|span| span.until_s).fold(first, f64::max);
         let in_chunks = covered(&|span| span.activity.is_chunk());
-        let busy = covered(&is_used);
+        let busy = covered(&|span| span.activity.is_used());
         let share = |seconds: f64| (seconds / wall_s.max(1e-12)).clamp(0.0, 1.0);
         Times {
             busy: share(busy),
@@ -175,7 +178,10 @@ pub(super) mod test {
 
     /// A lane of a device with spans of an activity, the items and the time.
     pub(in crate::report) fn lane(device: &str, spans: &[(Activity, u64, f64, f64)]) -> Lane {
-        let span = |&(activity, items, from_s, until_s): &_| Span { activity, items, from_s, until_s };
+        let span = |&(activity, items, from_s, until_s): &(Activity, u64, f64, f64)| {
+            let accepted = if activity.is_used() { items } else { 0 };
+            Span { activity, items, accepted, duplicates: 0, from_s, until_s }
+        };
         Lane { device: device.into(), spans: spans.iter().map(span).collect() }
     }
 
@@ -208,5 +214,19 @@ pub(super) mod test {
         for Times { busy, wasted, start, gaps, tail, .. } in [gpu.times, cpu.times, analysis.total] {
             assert!((busy + wasted + start + gaps + tail - 1.0).abs() < 1e-9);
         }
+    }
+
+    #[test]
+    fn items_that_two_lanes_computed_count_once() {
+        let mut lanes = vec![
+            lane("gpu", &[(Activity::Work, 16, 0.0, 4.0)]),
+            lane("cpu", &[(Activity::Speculative, 6, 1.0, 4.0), (Activity::Dropped, 3, 4.0, 5.0)]),
+        ];
+        (lanes[1].spans[0].accepted, lanes[1].spans[0].duplicates) = (2, 4);
+        lanes[1].spans[1].duplicates = 3;
+        let analysis = Analysis::new(&Trace { lanes });
+        assert_eq!((analysis.items, analysis.duplicates), (18, 7));
+        let devices: Vec<_> = analysis.devices.iter().map(|it| (it.items, it.duplicates)).collect();
+        assert_eq!(devices, [(16, 0), (2, 7)]);
     }
 }

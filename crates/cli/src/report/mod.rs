@@ -20,7 +20,7 @@ use crate::{
     escape,
     input::{display_input, read_text},
     options::check_outputs,
-    output::{format_count, format_time, write_file, write_json, write_out},
+    output::{format_count, format_counted, format_time, write_file, write_json, write_out},
     table::{Heading, table},
     verbosity::Verbosity,
 };
@@ -29,6 +29,9 @@ use crate::{
 ///
 /// Reads a trace that --trace has written, and prints for each device how much of the time it computed, copied, waited or
 /// computed results that were not used, and what to change.
+///
+/// With -q, prints the busy share, from 0 to 1: the part of the time of all lanes in which they computed results that were
+/// used. It is not the efficiency that the run itself prints, which compares its time with the devices' rates.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct Arguments {
@@ -56,13 +59,17 @@ Examples:
   evener report trace.json --json | jq '.findings[].advice'
       print the advice only
 
-Columns, in percent of the time of the run:
-  BUSY    computing results that were used, copies included
-  COPY    copying between host and device (a part of BUSY, or hidden behind it)
-  WASTED  on chunks that failed, or that another device finished first
-  START   before the first chunk: opening the device, compiling kernels
-  GAPS    idle between chunks
-  TAIL    idle after the last chunk, while other devices still worked";
+Columns of times, in percent of the time of the run, are explained below the table.";
+
+/// The columns of times, and what they are percentages of.
+const TIMES: [(&str, &str); 6] = [
+    ("BUSY", "computing results that were used, copies included"),
+    ("COPY", "copying between host and device (a part of BUSY, or hidden behind it)"),
+    ("WASTED", "on chunks that failed, or that another device finished first"),
+    ("START", "before the first chunk: opening the device, compiling kernels"),
+    ("GAPS", "idle between chunks"),
+    ("TAIL", "idle after the last chunk, while other devices still worked"),
+];
 
 /// The JSON output.
 #[derive(Debug, Serialize)]
@@ -98,18 +105,13 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
 }
 
 fn print(name: &str, analysis: &Analysis, findings: &[Finding]) -> String {
-    let headings = [
+    let mut headings = vec![
         Heading::text("DEVICE"),
         Heading::number("LANES"),
         Heading::number("ITEMS"),
         Heading::number("SHARE"),
-        Heading::number("BUSY"),
-        Heading::number("COPY").optional(),
-        Heading::number("WASTED").optional(),
-        Heading::number("START").optional(),
-        Heading::number("GAPS").optional(),
-        Heading::number("TAIL").optional(),
     ];
+    headings.extend(TIMES.iter().map(|(name, _)| Heading::number(name).optional()));
     let row = |device: &DeviceTimes| {
         let times = &device.times;
         let shares = [times.busy, times.copy, times.wasted, times.start, times.gaps, times.tail];
@@ -119,9 +121,16 @@ fn print(name: &str, analysis: &Analysis, findings: &[Finding]) -> String {
         cells
     };
     let table = table(&headings, &analysis.devices.iter().map(row).collect::<Vec<_>>());
+    // A narrow terminal has several tables.
+    let is_shown = |name: &str| table.contains(name);
+    let legend: Vec<String> = TIMES
+        .iter()
+        .filter(|(name, _)| is_shown(name))
+        .map(|(name, meaning)| format!("  {name:<6}  {meaning}"))
+        .collect();
     let total = &analysis.total;
     let parts = [
-        (total.busy, "computing results that were used"),
+        (total.busy, "computing results that were used (the busy share, which -q prints)"),
         (total.wasted, "computing results that were not used"),
         (total.start, "waiting before the first chunk"),
         (total.gaps, "waiting between chunks"),
@@ -135,15 +144,26 @@ fn print(name: &str, analysis: &Analysis, findings: &[Finding]) -> String {
     let findings: Vec<String> =
         findings.iter().map(|Finding { cause, advice, .. }| format!("  - {cause}\n    {advice}")).collect();
     format!(
-        "{name}: {} items in {} chunks on {} lanes in {}\n\n{table}\n\nWhere the time of all lanes went:\n{}\n\n\
+        "{name}: {} in {} on {} in {}\n{}\n{table}\n\nColumns, in percent of the time of the run:\n{}\n\nWhere the time of all lanes went:\n{}\n\n\
          What to change:\n{}\n",
-        format_count(analysis.items),
-        format_count(analysis.chunks),
-        analysis.lanes,
+        format_counted(analysis.items, "item", "items"),
+        format_counted(analysis.chunks, "chunk", "chunks"),
+        format_counted(analysis.lanes as u64, "lane", "lanes"),
         format_time(analysis.wall_s),
+        duplicates_line(analysis.duplicates),
+        legend.join("\n"),
         parts.join("\n"),
         findings.join("\n")
     )
+}
+
+/// Returns the line about items that were computed twice, or nothing if there are none.
+fn duplicates_line(duplicates: u64) -> String {
+    match duplicates {
+        0 => String::new(),
+        1 => "1 item was computed twice by a speculative copy\n".into(),
+        count => format!("{} items were computed twice by speculative copies\n", format_count(count)),
+    }
 }
 
 /// Formats a share as a percentage.

@@ -39,6 +39,11 @@ impl Activity {
         }
     }
 
+    /// Returns whether the span is a chunk whose results were used, all or some.
+    pub(super) fn is_used(self) -> bool {
+        matches!(self, Activity::Work | Activity::Speculative)
+    }
+
     /// Returns whether the span is a chunk.
     pub(super) fn is_chunk(self) -> bool {
         matches!(self, Activity::Work | Activity::Speculative | Activity::Dropped | Activity::Failure)
@@ -50,6 +55,10 @@ impl Activity {
 pub(super) struct Span {
     pub(super) activity: Activity,
     pub(super) items: u64,
+    /// Items whose results were accepted.
+    pub(super) accepted: u64,
+    /// Items that another lane computed as well, whose results were accepted first.
+    pub(super) duplicates: u64,
     pub(super) from_s: f64,
     pub(super) until_s: f64,
 }
@@ -70,7 +79,7 @@ pub(super) struct Trace {
 
 /// An event of the file. Unknown keys are ignored.
 #[derive(Debug, Deserialize)]
-struct Event {
+struct TraceEvent {
     ph: String,
     #[serde(default)]
     pid: u64,
@@ -88,7 +97,7 @@ struct Event {
     args: BTreeMap<String, Value>,
 }
 
-impl Event {
+impl TraceEvent {
     fn argument(&self, name: &str) -> Option<&str> {
         self.args.get(name)?.as_str()
     }
@@ -100,7 +109,7 @@ impl Trace {
         let file: Value = serde_json::from_str(text)?;
         // The format also allows the list of events alone.
         let events = file.get("traceEvents").unwrap_or(&file);
-        let events: Vec<Event> = serde_json::from_value(events.clone())?;
+        let events: Vec<TraceEvent> = serde_json::from_value(events.clone())?;
         let mut lanes: BTreeMap<(u64, u64), Lane> = BTreeMap::new();
         // A lane with several chunks in flight has several tracks, each of which names its lane.
         let mut first_track: BTreeMap<(u64, &str), u64> = BTreeMap::new();
@@ -130,12 +139,19 @@ impl Trace {
     }
 }
 
-fn span(event: &Event) -> Option<Span> {
+fn span(event: &TraceEvent) -> Option<Span> {
     let activity = event.argument("activity").or(event.cat.as_str()).unwrap_or_default();
     let is_valid = event.ts.is_finite() && event.dur.is_finite() && event.ts >= 0.0 && event.dur >= 0.0;
+    let activity = Activity::from_name(activity);
+    let count = |name: &str| event.args.get(name).and_then(Value::as_u64);
+    let items = count("items").unwrap_or(0);
+    // Traces of earlier versions do not say how many items of a chunk were accepted.
+    let accepted = count("accepted").unwrap_or(if activity.is_used() { items } else { 0 });
     is_valid.then(|| Span {
-        activity: Activity::from_name(activity),
-        items: event.args.get("items").and_then(Value::as_u64).unwrap_or(0),
+        activity,
+        items,
+        accepted,
+        duplicates: count("duplicates").unwrap_or(0),
         from_s: event.ts / 1e6,
         until_s: (event.ts + event.dur) / 1e6,
     })
@@ -165,6 +181,8 @@ mod test {
             lane,
             activity,
             items: 10..30,
+            accepted: 15,
+            duplicates: 5,
             from: ms(from),
             until: ms(until),
             upload: Duration::ZERO,
@@ -192,6 +210,7 @@ mod test {
         assert_eq!(activities[4..], [Activity::Speculative, Activity::Dropped, Activity::Failure]);
         let first = read.lanes[0].spans[1];
         assert_eq!((first.items, first.from_s, first.until_s), (20, 0.001, 0.003));
+        assert_eq!((first.accepted, first.duplicates), (15, 5));
     }
 
     #[test]
@@ -210,6 +229,11 @@ mod test {
         let activities: Vec<Activity> = lane.spans.iter().map(|span| span.activity).collect();
         assert_eq!(activities, [Activity::Work, Activity::Preparation, Activity::Unknown]);
         assert_eq!((lane.device.as_str(), lane.spans[0].items), ("lane 4", 8));
+        assert_eq!(
+            (lane.spans[0].accepted, lane.spans[0].duplicates),
+            (8, 0),
+            "a trace of an earlier version"
+        );
     }
 
     #[test]

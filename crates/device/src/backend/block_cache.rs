@@ -48,7 +48,7 @@ pub(crate) fn exact_bytes(bytes: u64) -> u64 {
 /// Free blocks by size, and counts of the bytes in use and cached.
 #[derive(Debug)]
 pub(crate) struct BlockCache<B> {
-    blocks: Mutex<Blocks<B>>,
+    blocks: Mutex<CachedBlocks<B>>,
     /// Maximum bytes to keep.
     cap: u64,
     in_use: AtomicU64,
@@ -57,7 +57,7 @@ pub(crate) struct BlockCache<B> {
 }
 
 #[derive(Debug)]
-struct Blocks<B> {
+struct CachedBlocks<B> {
     /// The blocks of each size, least recently returned first, each with its number in `returned`. No list is empty.
     by_size: BTreeMap<u64, Vec<(u64, B)>>,
     /// The number of blocks that were ever returned.
@@ -67,7 +67,7 @@ struct Blocks<B> {
 impl<B> BlockCache<B> {
     pub(crate) fn new(cap: u64) -> Self {
         BlockCache {
-            blocks: Mutex::new(Blocks { by_size: BTreeMap::new(), returned: 0 }),
+            blocks: Mutex::new(CachedBlocks { by_size: BTreeMap::new(), returned: 0 }),
             cap,
             in_use: AtomicU64::new(0),
             peak: AtomicU64::new(0),
@@ -154,7 +154,7 @@ impl<B> BlockCache<B> {
     }
 
     // No code under this lock can panic between two changes that belong together.
-    fn lock(&self) -> MutexGuard<'_, Blocks<B>> {
+    fn lock(&self) -> MutexGuard<'_, CachedBlocks<B>> {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

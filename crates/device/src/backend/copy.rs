@@ -1,8 +1,8 @@
 //! Copying between host memories with several threads.
 //!
 //! One core copies some 8 – 14 GB/s, a fraction of what memory or a bus takes. A large copy is therefore cut into shares,
-//! which the calling thread and a set of helper threads claim one by one. The helpers are shared by all copies of the
-//! process, start with the first large copy, and do nothing but copy: a copy never waits for a helper that has not
+//! which the calling thread and a set of copy threads claim one by one. The copy threads are shared by all copies of the
+//! process, start with the first large copy, and do nothing but copy: a copy never waits for a copy thread that has not
 //! begun a share of it, so callers cannot deadlock, however many there are and on whatever thread they run.
 
 use std::{
@@ -21,33 +21,34 @@ use bytemuck::Pod;
 
 use crate::affinity::unbound;
 
-/// Shorter copies stay on the calling thread: they end before a helper has woken up.
+/// Shorter copies stay on the calling thread: they end before a copy thread has woken up.
 const PARALLEL_BYTES: usize = 1 << 20;
 
 /// Bytes of a share. Large enough that claiming one costs nothing, small enough that all threads end at about the same
 /// time.
 const SHARE_BYTES: usize = 64 << 10;
 
-/// Number of shares for which one more thread is worth waking: all helpers of sixteen cores work on a piece of 4 MiB.
-const SHARES_PER_HELPER: usize = 4;
+/// Number of shares for which one more thread is worth waking: all copy threads of sixteen cores work on a piece of 4 MiB.
+const SHARES_PER_THREAD: usize = 4;
 
 /// Bytes of a cache line. Shares begin at one, so that no two threads write to the same line.
 const LINE_BYTES: usize = 64;
 
-/// Maximum number of helpers. A dozen cores saturate the memory bandwidth that one bus can use.
-const MAX_HELPERS: usize = 15;
+/// Maximum number of copy threads. A dozen cores saturate the memory bandwidth that one bus can use.
+const MAX_COPY_THREADS: usize = 15;
 
-/// How long an idle helper spins before it parks. The pieces of one upload follow each other within this time, and
+/// How long an idle copy thread spins before it parks. The pieces of one upload follow each other within this time, and
 /// waking a parked thread takes tens of microseconds.
 const SPIN: Duration = Duration::from_micros(40);
 
-/// Number of parked helpers that a caller, or a helper that was woken, wakes. Waking all of them would keep the caller
-/// from copying, and one by one the last would come too late.
+/// Number of parked copy threads that a caller, or a copy thread that was woken, wakes. Waking all of them would keep the
+/// caller from copying, and one by one the last would come too late.
 const WAKES: usize = 2;
 
-/// Copies all elements, with several threads where there are many. Large copies go past the caches of the processor,
-/// because the next reader is a device or another core, and write sequentially in each thread, as write-combined memory
-/// wants it.
+/// Copies all elements, with several threads if there are many.
+///
+/// Each thread writes its share in order, which write-combined memory needs for its full rate. On x86-64, large copies
+/// bypass the processor's caches, because the next reader is a device or another core.
 ///
 /// # Panics
 /// When the slices differ in length.
@@ -69,7 +70,7 @@ pub fn copy_with<T: Pod>(threads: usize, from: &[T], to: &mut [T]) {
     if to.len() < PARALLEL_BYTES {
         return to.copy_from_slice(from);
     }
-    HELPERS.copy(threads.saturating_sub(1), from, to);
+    COPY_THREADS.copy(threads.saturating_sub(1), from, to);
 }
 
 /// A copy in progress. The thread that claims a share copies it, and the caller returns only when every share is copied: the
@@ -82,35 +83,35 @@ struct ParallelCopy {
     next: AtomicUsize,
     /// Shares that are not copied yet.
     left: AtomicUsize,
-    /// Helpers that may still join.
-    places: AtomicUsize,
+    /// Number of copy threads that may still join.
+    joins_left: AtomicUsize,
     caller: Thread,
 }
 
 // SAFETY: the pointers are used only to copy claimed shares, which do not overlap, while the caller's exclusive borrow of
-// the target and shared borrow of the source last (`Helpers::copy` does not return before).
+// the target and shared borrow of the source last (`CopyThreads::copy` does not return before).
 unsafe impl Send for ParallelCopy {}
-// SAFETY: as for `Send`; `next`, `left` and `places` are atomic, and no share is claimed twice.
+// SAFETY: as for `Send`; `next`, `left` and `joins_left` are atomic, and no share is claimed twice.
 unsafe impl Sync for ParallelCopy {}
 
 impl ParallelCopy {
-    /// Offset of the target in its cache line.
-    fn skew(&self) -> usize {
+    /// Bytes between the start of a cache line and the target.
+    fn misalignment(&self) -> usize {
         self.to as usize % LINE_BYTES
     }
 
     fn shares(&self) -> usize {
-        (self.bytes + self.skew()).div_ceil(SHARE_BYTES)
+        (self.bytes + self.misalignment()).div_ceil(SHARE_BYTES)
     }
 
     fn is_claimed(&self) -> bool {
         self.next.load(Relaxed) >= self.shares()
     }
 
-    /// Joins as a helper. Returns false if enough helpers have joined.
+    /// Joins as a copy thread. Returns false if enough copy threads have joined.
     fn join(&self) -> bool {
         !self.is_claimed()
-            && self.places.fetch_update(AcqRel, Relaxed, |places| places.checked_sub(1)).is_ok()
+            && self.joins_left.fetch_update(AcqRel, Relaxed, |left| left.checked_sub(1)).is_ok()
     }
 
     /// Claims and copies shares until all are claimed.
@@ -121,9 +122,10 @@ impl ParallelCopy {
             if index >= shares {
                 return;
             }
-            // Where a share begins: at a line of the target, except for the first.
-            let place = |index: usize| (index * SHARE_BYTES).saturating_sub(self.skew()).min(self.bytes);
-            let (start, end) = (place(index), place(index + 1));
+            // Every share but the first begins at a cache line of the target.
+            let share_start =
+                |index: usize| (index * SHARE_BYTES).saturating_sub(self.misalignment()).min(self.bytes);
+            let (start, end) = (share_start(index), share_start(index + 1));
             // SAFETY: the share was claimed by this thread alone and is not copied yet, so the caller still waits and
             // both slices are borrowed; `start..end` is within both, and shares do not overlap.
             let (from, to) = unsafe {
@@ -143,66 +145,72 @@ impl ParallelCopy {
     /// Waits until every share is copied. All are claimed, so this takes as long as a thread needs for one.
     fn wait(&self) {
         let start = Instant::now();
+        let mut has_parked = false;
         while self.left.load(Acquire) > 0 {
             if start.elapsed() < SPIN {
                 std::hint::spin_loop();
             } else {
-                // A helper was interrupted in the middle of its share.
+                // A copy thread was interrupted in the middle of its share.
                 std::thread::park();
+                has_parked = true;
             }
+        }
+        if has_parked {
+            // An `unpark` that ended the wait may have been meant for code around it, such as an executor.
+            self.caller.unpark();
         }
     }
 }
 
-/// The helper threads, and the copies that they may join.
-struct Helpers {
+/// The copy threads, and the copies that they may join.
+struct CopyThreads {
     count: usize,
-    queue: Mutex<Queue>,
+    queue: Mutex<CopyQueue>,
     /// Number of copies in the queue, to be read without the lock.
     queued: AtomicUsize,
     wake: Condvar,
 }
 
 #[derive(Default)]
-struct Queue {
+struct CopyQueue {
     /// The oldest first.
     copies: Vec<Arc<ParallelCopy>>,
     parked: usize,
 }
 
-static HELPERS: LazyLock<Helpers> = LazyLock::new(|| {
+static COPY_THREADS: LazyLock<CopyThreads> = LazyLock::new(|| {
     let cores = unbound(std::thread::available_parallelism).map_or(1, usize::from);
     let start = |index: &usize| {
         let thread = std::thread::Builder::new().name(format!("evener-copy-{index}"));
-        // It waits here until the set is made.
-        unbound(|| thread.spawn(|| HELPERS.help())).is_ok()
+        // The new thread's first access to `COPY_THREADS` waits until this initializer has returned.
+        unbound(|| thread.spawn(|| COPY_THREADS.run_copies())).is_ok()
     };
-    // Where the system gives no more threads, there are fewer.
-    let count = (0..(cores - 1).min(MAX_HELPERS)).take_while(start).count();
-    Helpers { count, queue: Mutex::default(), queued: AtomicUsize::new(0), wake: Condvar::new() }
+    // If the system starts no more threads, there are fewer.
+    let count = (0..(cores - 1).min(MAX_COPY_THREADS)).take_while(start).count();
+    CopyThreads { count, queue: Mutex::default(), queued: AtomicUsize::new(0), wake: Condvar::new() }
 });
 
-impl Helpers {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+impl CopyThreads {
+    fn queue(&self) -> MutexGuard<'_, CopyQueue> {
         // Nothing is left half-done under this lock.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies on this thread and on at most so many helpers.
-    fn copy(&self, helpers: usize, from: &[u8], to: &mut [u8]) {
+    /// Copies on this thread and on at most `threads` copy threads.
+    fn copy(&self, threads: usize, from: &[u8], to: &mut [u8]) {
         let mut copy = ParallelCopy {
             from: from.as_ptr(),
             to: to.as_mut_ptr(),
             bytes: to.len(),
             next: AtomicUsize::new(0),
             left: AtomicUsize::new(0),
-            places: AtomicUsize::new(0),
+            joins_left: AtomicUsize::new(0),
             caller: std::thread::current(),
         };
         let shares = copy.shares();
-        let helpers = helpers.min(self.count).min(shares / SHARES_PER_HELPER);
-        (copy.left, copy.places) = (AtomicUsize::new(shares), AtomicUsize::new(helpers));
-        if helpers == 0 {
+        let threads = threads.min(self.count).min(shares / SHARES_PER_THREAD);
+        (copy.left, copy.joins_left) = (AtomicUsize::new(shares), AtomicUsize::new(threads));
+        if threads == 0 {
             return copy.work();
         }
         let copy = Arc::new(copy);
@@ -211,7 +219,7 @@ impl Helpers {
         self.queued.store(queue.copies.len(), Relaxed);
         let parked = queue.parked;
         drop(queue);
-        self.wake(parked.min(helpers));
+        self.wake(parked.min(threads));
         copy.work();
         let mut queue = self.queue();
         queue.copies.retain(|queued| !Arc::ptr_eq(queued, &copy));
@@ -220,13 +228,13 @@ impl Helpers {
         copy.wait();
     }
 
-    /// Wakes some of the parked helpers.
+    /// Wakes some of the parked copy threads.
     fn wake(&self, parked: usize) {
         (0..parked.min(WAKES)).for_each(|_| self.wake.notify_one());
     }
 
-    /// The life of a helper.
-    fn help(&self) {
+    /// Runs on each copy thread, until the process ends: joins one copy after another.
+    fn run_copies(&self) {
         loop {
             self.next().work();
         }
@@ -242,7 +250,7 @@ impl Helpers {
                 loop {
                     let found = queue.copies.iter().find(|copy| copy.join()).cloned();
                     if let Some(copy) = found {
-                        let parked = queue.parked.min(copy.places.load(Relaxed));
+                        let parked = queue.parked.min(copy.joins_left.load(Relaxed));
                         drop(queue);
                         if has_parked && !copy.is_claimed() {
                             self.wake(parked);
@@ -263,7 +271,7 @@ impl Helpers {
     }
 }
 
-/// Copies with stores that go past the caches, so that no line is read before it is overwritten. The source is
+/// Copies with stores that bypass the caches, so that no line is read before it is overwritten. The source is
 /// prefetched: these stores keep the processor from looking far enough ahead by itself.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn stream(from: &[u8], to: &mut [u8]) {
@@ -372,16 +380,49 @@ mod test {
     }
 
     #[test]
-    fn helpers_park_and_wake_again() {
+    fn copy_threads_park_and_wake_again() {
         for _ in 0..10 {
             check(usize::MAX, 4 * PARALLEL_BYTES, 0, 0);
             std::thread::sleep(4 * SPIN);
         }
         let deadline = Instant::now() + Duration::from_secs(20);
         // Other tests copy too, but not for ever.
-        while HELPERS.queue().parked < HELPERS.count {
-            assert!(Instant::now() < deadline, "{} of {} parked", HELPERS.queue().parked, HELPERS.count);
+        while COPY_THREADS.queue().parked < COPY_THREADS.count {
+            assert!(
+                Instant::now() < deadline,
+                "{} of {} parked",
+                COPY_THREADS.queue().parked,
+                COPY_THREADS.count
+            );
             std::thread::sleep(SPIN);
         }
+    }
+
+    #[test]
+    fn a_copy_that_parks_leaves_the_thread_unparked() {
+        let (from, mut to) = ([1u8; 8], [0u8; 8]);
+        let copy = Arc::new(ParallelCopy {
+            from: from.as_ptr(),
+            to: to.as_mut_ptr(),
+            bytes: to.len(),
+            next: AtomicUsize::new(0),
+            left: AtomicUsize::new(1),
+            joins_left: AtomicUsize::new(0),
+            caller: std::thread::current(),
+        });
+        let shared = copy.clone();
+        let thread = std::thread::spawn(move || {
+            // Long enough that the caller parks.
+            std::thread::sleep(Duration::from_millis(50));
+            shared.work();
+        });
+        // Meant for code around the copy.
+        std::thread::current().unpark();
+        copy.wait();
+        let start = Instant::now();
+        std::thread::park_timeout(Duration::from_secs(10));
+        assert!(start.elapsed() < Duration::from_secs(5), "the unpark is lost");
+        thread.join().unwrap();
+        assert_eq!(from, to);
     }
 }

@@ -89,7 +89,7 @@ pub trait Backend: Send + Sync + Debug {
     fn allocate_host(&self, bytes: u64, direction: Direction) -> Result<Box<dyn HostMemory>>;
 
     /// Compiles the kernel's body for this device.
-    fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Program>>;
+    fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn ProgramBackend>>;
 
     /// Creates a stream.
     fn stream(&self) -> Result<Box<dyn StreamBackend>>;
@@ -255,18 +255,18 @@ impl SharedMemory for CopiedMemory {
 }
 
 /// A compiled kernel.
-pub trait Program: Any + Send + Sync + Debug {
+pub trait ProgramBackend: Any + Send + Sync + Debug {
     /// The body that was compiled: `CUDA C`, `WGSL`, `WGSL with INT64`, `Rust`.
     fn body(&self) -> &str;
     /// Binds the buffers, so that each launch costs little.
-    fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn BoundKernel>>;
+    fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn BoundKernelBackend>>;
 }
 
 /// A compiled kernel with its buffers.
-pub trait BoundKernel: Any + Send + Sync + Debug {
+pub trait BoundKernelBackend: Any + Send + Sync + Debug {
     /// Returns the same bound kernel with the workgroup size and dynamic shared memory of `kernel`, which is otherwise
     /// the kernel that it was compiled from.
-    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn BoundKernel>>;
+    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn BoundKernelBackend>>;
 
     /// The number of workgroups that a compute unit runs at once, if known.
     fn occupancy(&self) -> Result<Option<u32>> {
@@ -278,7 +278,7 @@ pub trait BoundKernel: Any + Send + Sync + Debug {
 #[derive(Debug, Clone)]
 pub struct RecordedLaunch {
     /// The bound kernel.
-    pub bound: Arc<dyn BoundKernel>,
+    pub bound: Arc<dyn BoundKernelBackend>,
     /// The number of workgroups.
     pub groups: [u32; 3],
     /// The bytes of the parameters.
@@ -286,10 +286,10 @@ pub struct RecordedLaunch {
 }
 
 /// Recorded launches, in the back end's form.
-pub trait Graph: Any + Send + Sync + Debug {}
+pub trait GraphBackend: Any + Send + Sync + Debug {}
 
 /// A point in a stream.
-pub trait Event: Any + Send + Sync + Debug {
+pub trait EventBackend: Any + Send + Sync + Debug {
     /// Whether all operations before it have finished.
     fn is_done(&self) -> Result<bool>;
     /// Waits until all operations before it have finished.
@@ -297,9 +297,9 @@ pub trait Event: Any + Send + Sync + Debug {
 }
 
 /// A reading of the device's clock at a point in a stream.
-pub trait Timestamp: Any + Send + Sync + Debug {
+pub trait TimestampBackend: Any + Send + Sync + Debug {
     /// The time from an earlier timestamp of the same device to this one. Both must have been reached.
-    fn since(&self, earlier: &dyn Timestamp) -> Result<Duration>;
+    fn since(&self, earlier: &dyn TimestampBackend) -> Result<Duration>;
 }
 
 /// A stream: operations that run in order, asynchronously to the caller.
@@ -328,24 +328,29 @@ pub trait StreamBackend: Send + Debug {
         let _ = (region, pattern);
         Ok(false)
     }
+    /// Fails if a kernel cannot be launched on this stream, because it belongs to another device. [`launch`] makes the same
+    /// check; the recorder of a graph makes it when a launch is recorded.
+    ///
+    /// [`launch`]: StreamBackend::launch
+    fn check_kernel(&self, bound: &Arc<dyn BoundKernelBackend>) -> Result<()>;
     /// Runs a kernel.
-    fn launch(&mut self, bound: &Arc<dyn BoundKernel>, groups: [u32; 3], params: &[u8]) -> Result<()>;
+    fn launch(&mut self, bound: &Arc<dyn BoundKernelBackend>, groups: [u32; 3], params: &[u8]) -> Result<()>;
     /// Records launches that can be queued with one call. Returns `None` if the device cannot do that.
-    fn record_graph(&mut self, launches: &[RecordedLaunch]) -> Result<Option<Arc<dyn Graph>>> {
+    fn record_graph(&mut self, launches: &[RecordedLaunch]) -> Result<Option<Arc<dyn GraphBackend>>> {
         let _ = launches;
         Ok(None)
     }
     /// Queues the launches of a graph. Returns false if the graph is not of this device.
-    fn replay(&mut self, graph: &Arc<dyn Graph>) -> Result<bool> {
+    fn replay(&mut self, graph: &Arc<dyn GraphBackend>) -> Result<bool> {
         let _ = graph;
         Ok(false)
     }
     /// Reads the device's clock when all operations before have finished.
-    fn timestamp(&mut self) -> Result<Arc<dyn Timestamp>>;
+    fn timestamp(&mut self) -> Result<Arc<dyn TimestampBackend>>;
     /// Records an event here, and starts all operations before it.
-    fn record_event(&mut self) -> Result<Arc<dyn Event>>;
+    fn record_event(&mut self) -> Result<Arc<dyn EventBackend>>;
     /// Makes later operations of this stream wait for an event of another stream of the same device.
-    fn wait_event(&mut self, event: &Arc<dyn Event>) -> Result<()>;
+    fn wait_event(&mut self, event: &Arc<dyn EventBackend>) -> Result<()>;
     /// The driver's handle of this stream, on a CUDA device.
     fn cuda_handle(&self) -> Option<*mut c_void> {
         None

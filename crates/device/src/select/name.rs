@@ -17,7 +17,7 @@ pub(super) enum TermKind {
     /// The devices of this API.
     Api(Api),
     /// A group of devices.
-    Group(Group),
+    Group(DeviceGroup),
     /// The device at this PCI address.
     Pci(PciAddress),
     /// The device whose UUID begins with these digits.
@@ -39,7 +39,7 @@ pub(super) enum Breadth {
 
 /// A group of devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Group {
+pub(super) enum DeviceGroup {
     All,
     Gpu,
     Software,
@@ -82,11 +82,11 @@ impl TermKind {
         match self {
             TermKind::Id(id) => device.id.as_str().eq_ignore_ascii_case(id),
             TermKind::Api(api) => device.api == *api,
-            TermKind::Group(Group::All) => true,
-            TermKind::Group(Group::Gpu) => {
+            TermKind::Group(DeviceGroup::All) => true,
+            TermKind::Group(DeviceGroup::Gpu) => {
                 matches!(device.kind, DeviceKind::Discrete | DeviceKind::Integrated | DeviceKind::Virtual)
             }
-            TermKind::Group(Group::Software) => device.kind == DeviceKind::Software,
+            TermKind::Group(DeviceGroup::Software) => device.kind == DeviceKind::Software,
             TermKind::Pci(asked) => device.pci.as_deref().and_then(address).as_ref() == Some(asked),
             TermKind::Uuid(digits) => {
                 device.uuid.as_deref().is_some_and(|uuid| plain_uuid(uuid).starts_with(digits))
@@ -104,9 +104,9 @@ fn keyword(name: &str) -> Option<TermKind> {
         "dx12" => TermKind::Api(Api::Dx12),
         "gl" => TermKind::Api(Api::Gl),
         "cpu" => TermKind::Api(Api::Cpu),
-        "gpu" => TermKind::Group(Group::Gpu),
-        "software" => TermKind::Group(Group::Software),
-        "all" => TermKind::Group(Group::All),
+        "gpu" => TermKind::Group(DeviceGroup::Gpu),
+        "software" => TermKind::Group(DeviceGroup::Software),
+        "all" => TermKind::Group(DeviceGroup::All),
         _ => return None,
     })
 }

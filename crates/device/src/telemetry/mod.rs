@@ -5,9 +5,10 @@ pub(crate) mod nvml;
 mod processor;
 mod sysfs;
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use serde::Serialize;
+use sysinfo::MINIMUM_CPU_UPDATE_INTERVAL;
 
 use crate::{
     describe::{Description, DeviceKind},
@@ -29,8 +30,26 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Reads the hardware's counters for a device, without opening it. The first read of a processor or an Intel GPU
-    /// takes up to 0.2 s, because their counters have to be read twice; later reads cover the time since the last one.
+    /// The least time between two reads that have a utilization each: 0.2 s on Linux. Shorter than this, the system's
+    /// counters are too coarse.
+    pub const UTILIZATION_WINDOW: Duration = MINIMUM_CPU_UPDATE_INTERVAL;
+
+    /// Begins to count the utilization of a device, for a later [`read`](Self::read). A [`Device`] in use by a pool has begun.
+    pub fn begin(device: &Description) {
+        match device.kind {
+            DeviceKind::Cpu => drop(processor::utilization()),
+            DeviceKind::Software => {}
+            DeviceKind::Discrete | DeviceKind::Integrated | DeviceKind::Virtual => {
+                sysfs::begin(Path::new("/sys"), device)
+            }
+        }
+    }
+
+    /// Reads the hardware's counters for a device, without opening it or waiting.
+    ///
+    /// The utilization of a processor or an Intel GPU, and an Intel GPU's power draw, follow from the change of a counter
+    /// since the last read in this process: they are `None` until [`UTILIZATION_WINDOW`](Self::UTILIZATION_WINDOW) after
+    /// the first read ([`begin`](Self::begin)).
     pub fn read(device: &Description) -> Telemetry {
         let mut telemetry = match device.kind {
             DeviceKind::Cpu => processor::read(),

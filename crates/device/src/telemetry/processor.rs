@@ -1,8 +1,11 @@
 //! The processor's state, from the system's counters.
 
-use std::sync::{Mutex, PoisonError};
+use std::{
+    sync::{LazyLock, Mutex, PoisonError},
+    time::Instant,
+};
 
-use sysinfo::{Components, MINIMUM_CPU_UPDATE_INTERVAL, System};
+use sysinfo::{Components, System};
 
 use super::Telemetry;
 use crate::backend;
@@ -24,23 +27,38 @@ pub(super) fn memory_free() -> Option<u64> {
     Some(backend::cpu::memory_free()).filter(|&bytes| bytes != u64::MAX)
 }
 
-/// The utilization of all cores since the last read; the first read waits for a moment.
-fn utilization() -> Option<f64> {
-    static COUNTERS: Mutex<Option<System>> = Mutex::new(None);
-    let mut counters = COUNTERS.lock().unwrap_or_else(PoisonError::into_inner);
-    let system = match &mut *counters {
-        Some(system) => system,
-        empty => {
-            let system = empty.insert(System::new().ok()?);
-            system.refresh_cpu_usage();
-            std::thread::sleep(MINIMUM_CPU_UPDATE_INTERVAL);
-            system
+/// The counters of all cores.
+#[derive(Default)]
+struct Counters {
+    system: Option<System>,
+    read_at: Option<Instant>,
+    utilization: Option<f64>,
+}
+
+impl Counters {
+    /// Returns the utilization since the last read. The first read has none; soon after a read it is that of
+    /// the last read, because the counters are coarse.
+    fn utilization(&mut self) -> Option<f64> {
+        if self.read_at.is_some_and(|at| at.elapsed() < Telemetry::UTILIZATION_WINDOW) {
+            return self.utilization;
         }
-    };
-    // Shortly after the last refresh this keeps the last value, because the counters are coarse.
-    system.refresh_cpu_usage();
-    let busy = f64::from(system.global_cpu_usage()) / 100.0;
-    (!system.cpus().is_empty() && busy.is_finite()).then(|| busy.clamp(0.0, 1.0))
+        if self.system.is_none() {
+            self.system = System::new().ok();
+        }
+        let system = self.system.as_mut()?;
+        system.refresh_cpu_usage();
+        if self.read_at.replace(Instant::now()).is_some() {
+            let busy = f64::from(system.global_cpu_usage()) / 100.0;
+            self.utilization = (!system.cpus().is_empty() && busy.is_finite()).then(|| busy.clamp(0.0, 1.0));
+        }
+        self.utilization
+    }
+}
+
+/// The utilization of all cores since the last read.
+pub(super) fn utilization() -> Option<f64> {
+    static COUNTERS: LazyLock<Mutex<Counters>> = LazyLock::new(Mutex::default);
+    COUNTERS.lock().unwrap_or_else(PoisonError::into_inner).utilization()
 }
 
 /// The highest temperature of the processor's sensors.
@@ -65,12 +83,19 @@ mod test {
     use super::*;
 
     #[test]
-    fn the_processor_is_between_idle_and_busy() {
-        for _ in 0..2 {
-            let telemetry = read();
-            assert!(telemetry.utilization.is_some_and(|busy| (0.0..=1.0).contains(&busy)), "{telemetry:?}");
-            assert!(telemetry.memory_free_bytes.is_some_and(|bytes| bytes > 0));
-        }
+    fn the_first_read_waits_for_nothing_and_the_second_has_a_utilization() {
+        let mut counters = Counters::default();
+        assert_eq!(counters.utilization(), None);
+        assert_eq!(counters.utilization(), None, "too soon");
+        std::thread::sleep(Telemetry::UTILIZATION_WINDOW);
+        let busy = counters.utilization();
+        assert!(busy.is_some_and(|busy| (0.0..=1.0).contains(&busy)), "{busy:?}");
+        assert_eq!(counters.utilization(), busy, "soon after it, the same");
+    }
+
+    #[test]
+    fn the_machine_reports_its_free_memory() {
+        assert!(read().memory_free_bytes.is_some_and(|bytes| bytes > 0));
     }
 
     #[test]

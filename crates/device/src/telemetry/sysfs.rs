@@ -11,9 +11,6 @@ use std::{
 use super::Telemetry;
 use crate::describe::{Description, DeviceKind};
 
-/// The time between the two reads of the first call.
-const FIRST_WINDOW: Duration = Duration::from_millis(50);
-
 /// Counters in milliseconds are too coarse for a shorter time.
 const SHORTEST_WINDOW: Duration = Duration::from_millis(20);
 
@@ -32,6 +29,14 @@ pub(super) fn read(root: &Path, device: &Description) -> Telemetry {
         memory_free_bytes: memory_free(&folder, device.kind),
         temperature_celsius: sensors.temperature_celsius(),
         power_watts: sensors.power_watts().or(change.power_watts),
+    }
+}
+
+/// Reads the counters whose changes are reported for the first time, if no read has.
+pub(super) fn begin(root: &Path, device: &Description) {
+    if let Some(pci) = &device.pci {
+        let folder = root.join("bus/pci/devices").join(pci.to_lowercase());
+        change(&folder, &Sensors::of(&folder));
     }
 }
 
@@ -136,29 +141,23 @@ struct Change {
     power_watts: Option<f64>,
 }
 
-/// Returns the change since the last call; the first call waits for a moment.
+/// Returns the change since the last call; the first call has none.
 fn change(folder: &Path, sensors: &Sensors) -> Change {
     static LAST: LazyLock<Mutex<HashMap<PathBuf, (Counters, Change)>>> = LazyLock::new(Mutex::default);
     if text(&folder.join("power/runtime_status")).as_deref() == Some("suspended") {
         // A suspended card does nothing, and reading its counters would wake it.
         return Change { utilization: Some(0.0), power_watts: None };
     }
-    let mut now = Counters::read(folder, sensors);
+    let now = Counters::read(folder, sensors);
     if !now.tells_something() {
         return Change::default();
     }
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-    let before = match last.get(folder) {
+    let change = match last.get(folder) {
         Some(&(before, change)) if now.at.duration_since(before.at) < SHORTEST_WINDOW => return change,
-        Some(&(before, _)) => before,
-        None => {
-            let before = now;
-            std::thread::sleep(FIRST_WINDOW);
-            now = Counters::read(folder, sensors);
-            before
-        }
+        Some((before, _)) => now.since(before),
+        None => Change::default(),
     };
-    let change = now.since(&before);
     last.insert(folder.to_owned(), (now, change));
     change
 }
@@ -252,9 +251,11 @@ mod test {
         ] {
             let root = tree(&[(counter, "5000"), ("hwmon/hwmon0/temp2_input", "44000")]);
             let first = read(root.path(), &card(DeviceKind::Discrete));
-            assert_eq!(first.utilization, Some(1.0), "{counter}");
+            assert_eq!(first.utilization, None, "{counter}: nothing to compare with");
             assert_eq!(first.temperature_celsius, Some(44.0));
             assert_eq!(first.memory_free_bytes, None);
+            std::thread::sleep(SHORTEST_WINDOW);
+            assert_eq!(read(root.path(), &card(DeviceKind::Discrete)).utilization, Some(1.0), "{counter}");
             std::thread::sleep(SHORTEST_WINDOW);
             write(&root, counter, "9000");
             assert_eq!(read(root.path(), &card(DeviceKind::Discrete)).utilization, Some(0.0), "{counter}");

@@ -6,7 +6,7 @@
 //! can fail each of them in turn.
 //!
 //! ```
-//! use evener_device::{Device, Error, testing::{Failure, Fault, Faults}};
+//! use evener_device::{Device, Error, testing::{Fault, Faults, InjectedError}};
 //!
 //! let (device, faults) = Faults::wrap(&Device::cpu());
 //! device.buffer_from(&[1u8, 2, 3])?;
@@ -14,7 +14,7 @@
 //!
 //! for n in 1..=operations {
 //!     let (device, faults) = Faults::wrap(&Device::cpu());
-//!     faults.at(n, Fault::Fail(Failure::Lost));
+//!     faults.at(n, Fault::Fail(InjectedError::Lost));
 //!     assert!(matches!(device.buffer_from(&[1u8, 2, 3]), Err(Error::Lost { .. })));
 //!     device.reopened().buffer_from(&[1u8, 2, 3])?; // the same hardware, opened again
 //! }
@@ -42,7 +42,7 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// The operation returns an error. After `Lost`, all operations on this opening of the device fail.
-    Fail(Failure),
+    Fail(InjectedError),
     /// The operation, and every wait after it, does not end: a wait with a timeout returns `TimedOut`, one without waits
     /// until [`Faults::release`].
     Hang,
@@ -50,9 +50,9 @@ pub enum Fault {
     Corrupt,
 }
 
-/// The error of a failing operation.
+/// The error that a fault injects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Failure {
+pub enum InjectedError {
     /// `Error::Lost`.
     Lost,
     /// `Error::OutOfMemory`.
@@ -69,32 +69,34 @@ pub enum Failure {
     Unsupported,
 }
 
-impl Failure {
-    /// All failures.
-    pub const ALL: [Failure; 7] = [
-        Failure::Lost,
-        Failure::OutOfMemory,
-        Failure::TimedOut,
-        Failure::WillNotCompile,
-        Failure::BadResult,
-        Failure::Task,
-        Failure::Unsupported,
+impl InjectedError {
+    /// All errors.
+    pub const ALL: [InjectedError; 7] = [
+        InjectedError::Lost,
+        InjectedError::OutOfMemory,
+        InjectedError::TimedOut,
+        InjectedError::WillNotCompile,
+        InjectedError::BadResult,
+        InjectedError::Task,
+        InjectedError::Unsupported,
     ];
 
     fn error(self, device: &DeviceId, operation: &str) -> Error {
         let (device, operation, detail) = (device.clone(), operation.to_owned(), "injected fault".to_owned());
         match self {
-            Failure::Lost => Error::Lost { device, operation, detail },
-            Failure::OutOfMemory => {
+            InjectedError::Lost => Error::Lost { device, operation, detail },
+            InjectedError::OutOfMemory => {
                 Error::OutOfMemory { device, operation, requested: 0, available: None, detail }
             }
-            Failure::TimedOut => Error::TimedOut { device, operation, after: Duration::ZERO },
-            Failure::WillNotCompile => {
+            InjectedError::TimedOut => Error::TimedOut { device, operation, after: Duration::ZERO },
+            InjectedError::WillNotCompile => {
                 Error::WillNotCompile { device, kernel: operation, body: "any".into(), log: detail }
             }
-            Failure::BadResult => Error::BadResult { device, operation, detail },
-            Failure::Task => Error::Task { device, operation, item: None, message: detail, source: None },
-            Failure::Unsupported => Error::Unsupported { device, operation, detail },
+            InjectedError::BadResult => Error::BadResult { device, operation, detail },
+            InjectedError::Task => {
+                Error::Task { device, operation, item: None, message: detail, source: None }
+            }
+            InjectedError::Unsupported => Error::Unsupported { device, operation, detail },
         }
     }
 }
@@ -199,7 +201,7 @@ impl State {
         match fault {
             None => Ok(()),
             Some(Fault::Fail(failure)) => {
-                if failure == Failure::Lost {
+                if failure == InjectedError::Lost {
                     self.lose();
                 }
                 Err(failure.error(&self.device, name))
@@ -217,7 +219,7 @@ impl State {
 
     fn check_lost(&self, opening: u64, name: &str) -> Result<()> {
         if opening <= self.lost_opening.load(SeqCst) {
-            return Err(Failure::Lost.error(&self.device, name));
+            return Err(InjectedError::Lost.error(&self.device, name));
         }
         Ok(())
     }

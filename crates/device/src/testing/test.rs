@@ -31,14 +31,14 @@ fn every_operation_can_fail_with_every_error() {
     let (device, faults) = Faults::wrap(&Device::cpu());
     sum_on(&device).unwrap();
     for n in 1..=faults.operations() {
-        for failure in Failure::ALL {
+        for failure in InjectedError::ALL {
             let (device, faults) = Faults::wrap(&Device::cpu());
             faults.at(n, Fault::Fail(failure));
             let error = sum_on(&device).unwrap_err();
             let wanted = failure.error(device.id(), "");
             assert_eq!(std::mem::discriminant(&error), std::mem::discriminant(&wanted), "{n}: {error}");
             let after = sum_on(&device);
-            let stays_lost = failure == Failure::Lost && n > 1;
+            let stays_lost = failure == InjectedError::Lost && n > 1;
             assert_eq!(after.is_err(), stays_lost, "only a device lost after it was opened stays lost");
             assert_eq!(sum_on(&device.reopened()).unwrap(), 10);
         }
@@ -72,7 +72,7 @@ fn a_fault_is_injected_into_the_next_operation_while_other_threads_use_the_devic
             });
         }
         for round in 0..2_000 {
-            faults.at_next(Fault::Fail(Failure::Task));
+            faults.at_next(Fault::Fail(InjectedError::Task));
             let start = Instant::now();
             while failed.load(SeqCst) == round {
                 if start.elapsed() > Duration::from_secs(10) {

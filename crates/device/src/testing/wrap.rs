@@ -10,8 +10,9 @@ use std::{
 use super::{State, lock};
 use crate::{
     backend::{
-        Backend, BoundKernel, Contents, Direction, Event, Graph, HostMemory, Memory, MemoryUsage, Program,
-        RecordedLaunch, Region, SharedMemory, Source, StreamBackend, Timestamp,
+        Backend, BoundKernelBackend, Contents, Direction, EventBackend, GraphBackend, HostMemory, Memory,
+        MemoryUsage, ProgramBackend, RecordedLaunch, Region, SharedMemory, Source, StreamBackend,
+        TimestampBackend,
     },
     describe::{Capabilities, Description},
     device::Device,
@@ -96,7 +97,7 @@ impl Backend for FaultyBackend {
         Ok(Box::new(FaultyHostMemory { inner: self.inner.allocate_host(bytes, direction)?, corrupt: false }))
     }
 
-    fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Program>> {
+    fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn ProgramBackend>> {
         self.opening.blocking_operation("compiling a kernel")?;
         self.inner.compile(kernel)
     }
@@ -224,32 +225,36 @@ impl StreamBackend for FaultyStream {
         self.inner.fill(region, pattern)
     }
 
-    fn launch(&mut self, bound: &Arc<dyn BoundKernel>, groups: [u32; 3], params: &[u8]) -> Result<()> {
+    fn check_kernel(&self, bound: &Arc<dyn BoundKernelBackend>) -> Result<()> {
+        self.inner.check_kernel(bound)
+    }
+
+    fn launch(&mut self, bound: &Arc<dyn BoundKernelBackend>, groups: [u32; 3], params: &[u8]) -> Result<()> {
         self.operation("launching a kernel")?;
         self.inner.launch(bound, groups, params)
     }
 
-    fn record_graph(&mut self, launches: &[RecordedLaunch]) -> Result<Option<Arc<dyn Graph>>> {
+    fn record_graph(&mut self, launches: &[RecordedLaunch]) -> Result<Option<Arc<dyn GraphBackend>>> {
         self.operation("recording a graph")?;
         self.inner.record_graph(launches)
     }
 
-    fn replay(&mut self, graph: &Arc<dyn Graph>) -> Result<bool> {
+    fn replay(&mut self, graph: &Arc<dyn GraphBackend>) -> Result<bool> {
         self.operation("replaying a graph")?;
         self.inner.replay(graph)
     }
 
-    fn timestamp(&mut self) -> Result<Arc<dyn Timestamp>> {
+    fn timestamp(&mut self) -> Result<Arc<dyn TimestampBackend>> {
         self.operation("reading the clock")?;
         self.inner.timestamp()
     }
 
-    fn record_event(&mut self) -> Result<Arc<dyn Event>> {
+    fn record_event(&mut self) -> Result<Arc<dyn EventBackend>> {
         self.operation("recording an event")?;
         Ok(self.close()?)
     }
 
-    fn wait_event(&mut self, event: &Arc<dyn Event>) -> Result<()> {
+    fn wait_event(&mut self, event: &Arc<dyn EventBackend>) -> Result<()> {
         self.operation("waiting for another stream")?;
         match (&**event as &dyn Any).downcast_ref::<FaultyEvent>() {
             Some(faulty) => self.inner.wait_event(&faulty.inner),
@@ -285,7 +290,7 @@ fn inner_host<'a>(memory: &'a mut dyn HostMemory, opening: &Opening) -> Result<&
 /// An event that is reached later than the inner one, by the device's slowdown factor.
 #[derive(Debug)]
 struct FaultyEvent {
-    inner: Arc<dyn Event>,
+    inner: Arc<dyn EventBackend>,
     opening: Opening,
     /// When the work before it began.
     began: Instant,
@@ -339,7 +344,7 @@ impl FaultyEvent {
     }
 }
 
-impl Event for FaultyEvent {
+impl EventBackend for FaultyEvent {
     fn is_done(&self) -> Result<bool> {
         self.opening.state.check_lost(self.opening.number, "querying an event")?;
         if self.opening.state.is_hung() || !self.inner.is_done()? {

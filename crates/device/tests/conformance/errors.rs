@@ -29,6 +29,7 @@ pub(crate) const ON_PROCESSORS: &[Behaviour] = &[
 pub(crate) const ON_GPUS: &[Behaviour] = &[
     ("a_kernel_that_does_not_compile_names_the_line", will_not_compile),
     ("a_buffer_of_another_device_is_refused", foreign_buffers),
+    ("a_kernel_of_another_device_is_neither_launched_nor_recorded", foreign_kernels),
 ];
 
 /// Checks that the device still computes.
@@ -167,6 +168,20 @@ fn foreign_buffers(device: &Device) -> Outcome {
     ensure_error!(Error::Unsupported { .. }, device.stream()?.upload(&[1], &foreign));
     ensure_error!(Error::Unsupported { .. }, device.stream()?.copy(&own, &foreign));
     ensure_error!(Error::Unsupported { .. }, device.stream()?.download(&foreign));
+    still_works(device)
+}
+
+fn foreign_kernels(device: &Device) -> Outcome {
+    let processor = Device::cpu();
+    let (input, output) = (processor.buffer::<u32>(64)?, processor.buffer::<u32>(64)?);
+    let bound = processor.compile(&sources::triple())?.bind(&[input.arg(), output.arg()])?;
+    let mut stream = device.stream()?;
+    let launched = ensure_error!(Error::Unsupported { .. }, stream.launch(&bound, 1, &[2u32, 1]));
+    let recorded = ensure_error!(
+        Error::Unsupported { .. },
+        stream.record_graph(|recorder| recorder.launch(&bound, 1, &[2u32, 1]))
+    );
+    ensure!(launched == recorded, "launched: {launched}; recorded: {recorded}");
     still_works(device)
 }
 

@@ -12,6 +12,7 @@ pub(crate) const ALL: &[Behaviour] = &[
     ("slices_of_one_buffer_that_do_not_overlap_are_bound_to_one_kernel", slices),
     ("more_workgroups_than_one_dimension_has_are_folded", folded),
     ("recorded_launches_run_in_order_as_often_as_they_are_replayed", recorded),
+    ("a_kernel_is_recorded_on_every_stream_that_launches_it", recorded_on_partitions),
     ("the_workgroup_size_is_chosen_at_launch_if_the_language_allows_it", sized),
     ("entry_points_of_one_module_are_compiled_with_its_constants", modules),
     ("wide_products_are_exact_in_every_body", wide_products),
@@ -182,6 +183,37 @@ fn recorded(device: &Device) -> Outcome {
         let step = |x: u32, round: u32| x.wrapping_mul(3).wrapping_add(round);
         let expected = (0..15).fold(first, |x, round| step(step(x, round % 5), round % 5));
         ensure!(found == expected, "{first}: {expected} expected, {found} found");
+    }
+    Ok(())
+}
+
+/// A kernel of the device on a stream of its partition, and the other way round. Devices that cannot be split have only the
+/// device itself.
+fn recorded_on_partitions(device: &Device) -> Outcome {
+    let half = device.describe().compute_units.unwrap_or(2).div_ceil(2);
+    let partitions = device.split(&[half]).unwrap_or_default();
+    let devices: Vec<&Device> = partitions.iter().chain([device]).collect();
+    for of in &devices {
+        let (input, output) = (of.buffer_from(&[1u32, 2])?, of.buffer::<u32>(2)?);
+        let bound = of.compile(&sources::triple())?.bind(&[input.arg(), output.arg()])?;
+        for on in &devices {
+            let mut stream = on.stream()?;
+            let launched = stream.launch(&bound, 1, &[2u32, 1]).and_then(|()| stream.wait());
+            let recorded = stream.record_graph(|recorder| recorder.launch(&bound, 1, &[2u32, 2]));
+            ensure!(
+                launched.is_ok() == recorded.is_ok(),
+                "a kernel of {} on {}: launched: {launched:?}, recorded: {recorded:?}",
+                of.id(),
+                on.id()
+            );
+            ensure!(launched.is_ok() || of.id() != on.id(), "{launched:?}");
+            if let Ok(graph) = recorded {
+                stream.replay(&graph)?;
+                stream.wait()?;
+                let found = of.stream()?.download(&output)?.wait()?;
+                ensure!(found == [5, 8], "[5, 8] expected, {found:?} found");
+            }
+        }
     }
     Ok(())
 }

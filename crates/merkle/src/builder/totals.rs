@@ -102,6 +102,9 @@ fn add_device(sum: &mut DeviceReport, more: &DeviceReport) {
     sum.dropped += more.dropped;
     sum.quarantines += more.quarantines;
     sum.state.clone_from(&more.state);
+    // As of one run, the last eight.
+    sum.failures.extend(more.failures.iter().cloned());
+    sum.failures.drain(..sum.failures.len().saturating_sub(8));
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::{mem::MaybeUninit, ops::Range};
 
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 
-use crate::comm::{ElementType, ReduceOp, Signature};
+use crate::comm::{CollectiveDType, ReduceOp, Signature};
 
 const BLOCK: usize = 1024;
 
@@ -46,7 +46,7 @@ pub(crate) unsafe fn called(
 /// In that range every input is readable and every output writable, aligned for the element, and accessed by no other
 /// thread during the call. There is at least one input.
 pub(crate) unsafe fn reduce(
-    element: ElementType,
+    element: CollectiveDType,
     operation: ReduceOp,
     vectors: Vectors<'_>,
     range: Range<usize>,
@@ -70,15 +70,15 @@ pub(crate) unsafe fn reduce(
         }};
     }
     match element {
-        ElementType::F32 => dispatch!(f32, Plain, Plain),
-        ElementType::F64 => dispatch!(f64, Plain, Plain),
-        ElementType::F16 => dispatch!(f16, Half, Half),
-        ElementType::Bf16 => dispatch!(bf16, Half, Half),
-        ElementType::I32 => dispatch!(i32, Plain, Wide<i64>),
-        ElementType::I64 => dispatch!(i64, Plain, Wide<i128>),
-        ElementType::U8 => dispatch!(u8, Plain, Wide<i64>),
-        ElementType::U32 => dispatch!(u32, Plain, Wide<i64>),
-        ElementType::U64 => dispatch!(u64, Plain, Wide<i128>),
+        CollectiveDType::F32 => dispatch!(f32, Plain, Plain),
+        CollectiveDType::F64 => dispatch!(f64, Plain, Plain),
+        CollectiveDType::F16 => dispatch!(f16, Half, Half),
+        CollectiveDType::Bf16 => dispatch!(bf16, Half, Half),
+        CollectiveDType::I32 => dispatch!(i32, Plain, Wide<i64>),
+        CollectiveDType::I64 => dispatch!(i64, Plain, Wide<i128>),
+        CollectiveDType::U8 => dispatch!(u8, Plain, Wide<i64>),
+        CollectiveDType::U32 => dispatch!(u32, Plain, Wide<i64>),
+        CollectiveDType::U64 => dispatch!(u64, Plain, Wide<i128>),
     }
 }
 
@@ -88,7 +88,7 @@ pub(crate) unsafe fn reduce(
 /// # Safety
 /// As for [`reduce`]; there is one weight per input, and at least one is above 0.
 pub(crate) unsafe fn weighted(
-    element: ElementType,
+    element: CollectiveDType,
     weights: &[f64],
     vectors: Vectors<'_>,
     range: Range<usize>,
@@ -97,10 +97,10 @@ pub(crate) unsafe fn weighted(
     // accesses them.
     unsafe {
         match element {
-            ElementType::F32 => weigh::<f32, Wide<f64>>(weights, vectors, range),
-            ElementType::F64 => weigh::<f64, Plain>(weights, vectors, range),
-            ElementType::F16 => weigh::<f16, Half>(weights, vectors, range),
-            ElementType::Bf16 => weigh::<bf16, Half>(weights, vectors, range),
+            CollectiveDType::F32 => weigh::<f32, Wide<f64>>(weights, vectors, range),
+            CollectiveDType::F64 => weigh::<f64, Plain>(weights, vectors, range),
+            CollectiveDType::F16 => weigh::<f16, Half>(weights, vectors, range),
+            CollectiveDType::Bf16 => weigh::<bf16, Half>(weights, vectors, range),
             _ => debug_assert!(false, "a weighted mean of integers"),
         }
     }
@@ -377,7 +377,7 @@ mod test {
         let inputs = [first.as_ptr().cast(), second.as_ptr().cast(), third.as_ptr().cast()];
         let vectors = Vectors { inputs: &inputs, outputs: &[output.as_mut_ptr().cast()] };
         // SAFETY: all are arrays of two elements, and no other thread accesses them.
-        unsafe { weighted(ElementType::F32, &[0.0, 25.0, 10.0], vectors, 0..2) };
+        unsafe { weighted(CollectiveDType::F32, &[0.0, 25.0, 10.0], vectors, 0..2) };
         assert_eq!(output, [(65.0f64 / 35.0) as f32, (100.0f64 / 35.0) as f32]);
     }
 

@@ -7,8 +7,9 @@ use std::{
 
 /// Polls without a pause, longer than a cache line takes to arrive.
 const BUSY_POLLS: u32 = 100;
-/// Polls before the clock is read; and the same if there are more members than cores.
+/// Polls before the clock is read.
 const SPIN_POLLS: u32 = 2000;
+/// Polls before the clock is read, if there are more members than cores.
 const OVERSUBSCRIBED_POLLS: u32 = 100;
 const POLLS_PER_CLOCK_READ: u32 = 64;
 /// A thread spins without yielding for this long.

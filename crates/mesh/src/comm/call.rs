@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::Range};
 
-use super::{element::ElementType, named::named, reduce_op::ReduceOp};
+use super::{element::CollectiveDType, named::named, reduce_op::ReduceOp};
 
 named! {
     /// The kind of a collective, without its arguments.
@@ -39,7 +39,7 @@ impl CollectiveKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Signature {
     pub(crate) kind: CollectiveKind,
-    pub(crate) element: ElementType,
+    pub(crate) element: CollectiveDType,
     pub(crate) operation: Option<ReduceOp>,
     pub(crate) root: Option<u32>,
     /// Elements of the vector for reductions and broadcasts, of one block otherwise; of the longest block if blocks are
@@ -66,7 +66,7 @@ impl Signature {
         Some(Signature {
             before: CollectiveKind::from_number(before),
             kind: CollectiveKind::from_number(kind)?,
-            element: ElementType::from_number(element)?,
+            element: CollectiveDType::from_number(element)?,
             operation: ReduceOp::from_number(operation),
             root: (what >> 32).checked_sub(1).map(|root| root as u32),
             count,
@@ -198,7 +198,7 @@ mod test {
     #[test]
     fn signatures_survive_packing_and_say_what_they_are() {
         for kind in CollectiveKind::ALL {
-            for element in ElementType::ALL {
+            for element in CollectiveDType::ALL {
                 for operation in [None, Some(ReduceOp::Sum), Some(ReduceOp::Average)] {
                     for root in [None, Some(0), Some(7)] {
                         let before = root.map(|_| CollectiveKind::Gather);
@@ -211,7 +211,7 @@ mod test {
         assert_eq!(Signature::unpack([0, 5]), None);
         let signature = Signature {
             kind: CollectiveKind::Reduce,
-            element: ElementType::Bf16,
+            element: CollectiveDType::Bf16,
             operation: Some(ReduceOp::Max),
             root: Some(3),
             count: 12,

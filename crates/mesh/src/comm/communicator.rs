@@ -8,6 +8,7 @@ use std::{
 };
 
 use super::{
+    call_lock::CallLock,
     collective::Collective,
     element::Element,
     error::{CommError, Result},
@@ -35,7 +36,7 @@ pub struct Communicator {
 /// The state that all clones share.
 struct Shared {
     inner: Arc<Inner>,
-    /// Runs started calls. It holds `Inner` and never `Shared`, whose drop joins it.
+    /// Runs started calls. Its calls hold `Inner` and never `Shared`, whose drop ends it.
     call_thread: OnceLock<Option<CallThread>>,
 }
 
@@ -78,7 +79,7 @@ impl Communicator {
             timeout,
             transport: transport.clone(),
             leave_notifier: endpoint.as_ref().map(|endpoint| endpoint.leave_notifier()),
-            endpoint: endpoint.map(Mutex::new),
+            endpoint: endpoint.map(CallLock::new),
             spec,
             failed: OnceLock::new(),
             started: AtomicUsize::new(0),
@@ -197,11 +198,25 @@ impl Communicator {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // Started calls end first: other ranks may depend on them.
-        drop(self.call_thread.take());
         let why = if thread::panicking() { LeaveReason::Panicked } else { LeaveReason::Left };
+        let leave = NotifyOnDrop { inner: self.inner.clone(), why };
+        // Started calls end first: other ranks may depend on them.
+        if let Some(call_thread) = self.call_thread.take().flatten() {
+            call_thread.end_with(Box::new(move || drop(leave)));
+        }
+    }
+}
+
+/// Notifies the other ranks that this rank leaves when it is dropped, also by a panic.
+struct NotifyOnDrop {
+    inner: Arc<Inner>,
+    why: LeaveReason,
+}
+
+impl Drop for NotifyOnDrop {
+    fn drop(&mut self) {
         if let Some(leave_notifier) = &self.inner.leave_notifier {
-            leave_notifier.notify(&why);
+            leave_notifier.notify(&self.why);
         }
     }
 }

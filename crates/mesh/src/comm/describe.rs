@@ -88,11 +88,11 @@ fn mismatch(called: &[Option<Signature>], ranks: &[usize]) -> (Vec<usize>, Strin
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::comm::{ElementType, ReduceOp};
+    use crate::comm::{CollectiveDType, ReduceOp};
 
     fn signature(kind: CollectiveKind, count: u64) -> Option<Signature> {
         let operation = (kind == CollectiveKind::AllReduce).then_some(ReduceOp::Sum);
-        Some(Signature { kind, element: ElementType::F32, operation, root: None, count, before: None })
+        Some(Signature { kind, element: CollectiveDType::F32, operation, root: None, count, before: None })
     }
 
     #[test]

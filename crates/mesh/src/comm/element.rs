@@ -7,10 +7,11 @@ use half::{bf16, f16};
 use super::named::named;
 
 named! {
-    /// The type of an element.
+    /// The type of a collective's elements at run time: one of nine of the types of [`DType`](evener_device::DType). Ranks
+    /// send its number to one another.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
     #[serde(rename_all = "lowercase")]
-    pub enum ElementType {
+    pub enum CollectiveDType {
         /// 32-bit floating point.
         F32 = "f32",
         /// 64-bit floating point.
@@ -32,29 +33,32 @@ named! {
     }
 }
 
-impl ElementType {
+impl CollectiveDType {
     /// Returns the size of an element in bytes.
     #[inline]
     pub fn bytes(self) -> usize {
         match self {
-            ElementType::U8 => 1,
-            ElementType::F16 | ElementType::Bf16 => 2,
-            ElementType::F32 | ElementType::I32 | ElementType::U32 => 4,
-            ElementType::F64 | ElementType::I64 | ElementType::U64 => 8,
+            CollectiveDType::U8 => 1,
+            CollectiveDType::F16 | CollectiveDType::Bf16 => 2,
+            CollectiveDType::F32 | CollectiveDType::I32 | CollectiveDType::U32 => 4,
+            CollectiveDType::F64 | CollectiveDType::I64 | CollectiveDType::U64 => 8,
         }
     }
 
     /// Returns whether this is a floating-point type.
     #[inline]
     pub fn is_float(self) -> bool {
-        matches!(self, ElementType::F32 | ElementType::F64 | ElementType::F16 | ElementType::Bf16)
+        matches!(
+            self,
+            CollectiveDType::F32 | CollectiveDType::F64 | CollectiveDType::F16 | CollectiveDType::Bf16
+        )
     }
 }
 
 /// An element type of collectives.
 pub trait Element: bytemuck::Pod + Send + Sync + PartialEq + fmt::Debug + sealed::Sealed {
     /// The type at run time.
-    const TYPE: ElementType;
+    const TYPE: CollectiveDType;
 }
 
 /// An element type that supports the weighted all-reduce.
@@ -68,7 +72,7 @@ macro_rules! elements {
     ($($element:ty => $name:ident),*) => {$(
         impl sealed::Sealed for $element {}
         impl Element for $element {
-            const TYPE: ElementType = ElementType::$name;
+            const TYPE: CollectiveDType = CollectiveDType::$name;
         }
     )*};
 }

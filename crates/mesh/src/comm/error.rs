@@ -119,6 +119,12 @@ pub enum CommError {
         /// What is wrong, and what would be valid.
         detail: String,
     },
+    /// The result of a started call was taken before, by a poll that returned it. The group stays usable.
+    #[error("group `{group}`: the result of this started call was already taken")]
+    ResultTaken {
+        /// The group.
+        group: String,
+    },
     /// The weights of all ranks are 0, so there is no mean. Every rank gets this error, and the group stays usable.
     #[error("group `{group}`: the weights of all ranks are 0: a weighted mean needs at least one above 0")]
     ZeroWeights {

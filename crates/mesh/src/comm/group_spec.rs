@@ -48,10 +48,11 @@ impl GroupSpec {
         self
     }
 
-    /// The back end's name of the group, which differs before and after a reshape.
+    /// Returns the back end's name of the group, which differs before and after a reshape. No two groups of different
+    /// names or generations have the same: the first `#` ends the numbers of the generations.
     pub(super) fn key(&self) -> String {
-        let generations = self.generations.iter().map(|generation| format!("#{}", generation.number()));
-        std::iter::once(self.name.clone()).chain(generations).collect()
+        let generations = self.generations.iter().map(|generation| format!("{},", generation.number()));
+        format!("{}#{}", generations.collect::<String>(), self.name)
     }
 
     /// Returns the group's name.
@@ -62,5 +63,32 @@ impl GroupSpec {
     /// Returns the group's world ranks, in order.
     pub fn ranks(&self) -> &[usize] {
         &self.ranks
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn groups_of_different_names_or_generations_have_different_keys() {
+        let key = |name: &str, generations: &[u64]| {
+            let generations: Vec<_> = generations.iter().map(|number| Generation::new(*number)).collect();
+            GroupSpec::new(name, [0]).all_generations(&generations).key()
+        };
+        let keys = [
+            key("tp_0", &[]),
+            key("tp_0", &[1]),
+            key("tp_0#1", &[]),
+            key("1#tp_0", &[]),
+            key("1,#tp_0", &[]),
+            key("#tp_0", &[1]),
+            key("tp_0", &[1, 2]),
+            key("tp_0", &[12]),
+            key("2,#tp_0", &[1]),
+        ];
+        for (index, key) in keys.iter().enumerate() {
+            assert!(!keys[..index].contains(key), "{keys:?}");
+        }
     }
 }

@@ -2,17 +2,18 @@
 
 use std::{
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError,
-        atomic::{AtomicUsize, Ordering::SeqCst, fence},
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
 
 use super::{
     call::{Call, CollectiveKind, Signature},
+    call_lock::CallLock,
     collective::Collective,
     describe::{self, FailureContext},
-    element::{Element, ElementType},
+    element::{CollectiveDType, Element},
     error::{CommError, Result},
     generation::Generation,
     group_spec::GroupSpec,
@@ -28,7 +29,7 @@ pub(super) struct Inner {
     pub(super) member: Option<usize>,
     pub(super) timeout: Duration,
     pub(super) transport: Arc<dyn Transport>,
-    pub(super) endpoint: Option<Mutex<Box<dyn Endpoint>>>,
+    pub(super) endpoint: Option<CallLock<Box<dyn Endpoint>>>,
     pub(super) leave_notifier: Option<Arc<dyn LeaveNotifier>>,
     pub(super) failed: OnceLock<CommError>,
     pub(super) started: AtomicUsize,
@@ -83,7 +84,7 @@ impl Inner {
     /// Locks the endpoint. The caller must then call [`check_usable`](CallGuard::check_usable).
     #[inline]
     pub(super) fn lock_calls(&self) -> CallGuard<'_> {
-        CallGuard { inner: self, endpoint: self.endpoint.as_ref().map(lock) }
+        CallGuard { inner: self, endpoint: self.endpoint.as_ref().map(CallLock::lock) }
     }
 
     /// Returns whether the group has not failed and none of its generations has ended.
@@ -117,11 +118,8 @@ impl Inner {
     /// is in flight, the thread that runs it sends the notice afterwards: that call must succeed on all ranks or fail
     /// on all.
     pub(super) fn leave_if_unusable(&self) {
-        fence(SeqCst);
-        match self.endpoint.as_ref().map(Mutex::try_lock) {
-            Some(Err(TryLockError::WouldBlock)) => {}
-            _ if self.is_usable() => {}
-            _ => self.notify_leaving(),
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.notify_if_unusable(|| self.is_usable(), || self.notify_leaving());
         }
     }
 
@@ -193,7 +191,7 @@ impl CallGuard<'_> {
     pub(super) fn signature(
         &self,
         collective: Collective,
-        element: ElementType,
+        element: CollectiveDType,
         input_len: usize,
         output_len: usize,
     ) -> Result<Signature> {
@@ -224,7 +222,7 @@ impl CallGuard<'_> {
     pub(super) fn invalid_call(
         &self,
         collective: Collective,
-        element: ElementType,
+        element: CollectiveDType,
         lengths: [(usize, usize); 2],
     ) -> CommError {
         let (size, (kind, _, root)) = (self.inner.size(), collective.parts());
@@ -287,7 +285,7 @@ impl CallGuard<'_> {
     /// Gathers words from all ranks before a collective of this kind.
     pub(super) fn all_gather_words(&mut self, before: CollectiveKind, mine: &[u64]) -> Result<Vec<u64>> {
         let mut all = vec![0u64; mine.len() * self.inner.size()];
-        let signature = self.signature(Collective::AllGather, ElementType::U64, mine.len(), all.len())?;
+        let signature = self.signature(Collective::AllGather, CollectiveDType::U64, mine.len(), all.len())?;
         let signature = Signature { before: Some(before), ..signature };
         let (input, output) = (bytemuck::cast_slice(mine), bytemuck::cast_slice_mut(&mut all));
         self.run(Call { signature, weight: 1.0, input, output, lengths: &[] }, None)?;
@@ -305,12 +303,9 @@ impl CallGuard<'_> {
 
 impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
-        drop(self.endpoint.take());
-        // Pairs with the fence in `leave_if_unusable`: either the other thread finds the endpoint unlocked, or this
-        // thread sees why the group is unusable.
-        fence(SeqCst);
-        if !self.inner.is_usable() {
-            self.inner.notify_leaving();
+        let inner = self.inner;
+        if let (Some(endpoint), Some(guard)) = (&inner.endpoint, self.endpoint.take()) {
+            endpoint.release(guard, || inner.is_usable(), || inner.notify_leaving());
         }
     }
 }

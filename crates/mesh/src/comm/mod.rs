@@ -34,6 +34,7 @@
 
 mod buffers;
 mod call;
+mod call_lock;
 mod collective;
 mod communicator;
 mod describe;
@@ -56,7 +57,7 @@ pub(crate) use call::{Blocks, Call, CollectiveKind, Signature};
 pub use collective::Collective;
 pub use communicator::Communicator;
 pub use device_communicator::DeviceCommunicator;
-pub use element::{Element, ElementType, FloatElement};
+pub use element::{CollectiveDType, Element, FloatElement};
 pub(crate) use error::join;
 pub use error::{CommError, Result};
 pub use generation::Generation;

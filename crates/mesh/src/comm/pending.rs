@@ -12,6 +12,8 @@ use std::{
     thread::{self, JoinHandle},
 };
 
+use evener_device::affinity::unbound;
+
 use super::error::{CommError, Result};
 
 type QueuedCall = Box<dyn FnOnce() + Send>;
@@ -19,33 +21,37 @@ type QueuedCall = Box<dyn FnOnce() + Send>;
 /// The thread that runs the started calls of a communicator in order. The first started call spawns it.
 #[derive(Debug)]
 pub(super) struct CallThread {
-    queue: Option<Sender<QueuedCall>>,
-    thread: Option<JoinHandle<()>>,
+    queue: Sender<QueuedCall>,
+    thread: JoinHandle<()>,
 }
 
 impl CallThread {
     pub(super) fn begin(name: &str) -> std::io::Result<Self> {
         let (queue, work) = mpsc::channel::<QueuedCall>();
-        let thread = thread::Builder::new()
-            .name(format!("group {name}"))
-            // A call that panics is an error of its handle, and the next calls run.
-            .spawn(move || work.into_iter().for_each(|it| drop(panic::catch_unwind(AssertUnwindSafe(it)))))?;
-        Ok(CallThread { queue: Some(queue), thread: Some(thread) })
+        let thread = thread::Builder::new().name(format!("group {name}"));
+        // A call that panics is an error of its handle, and the next calls run.
+        let run = move || work.into_iter().for_each(|it| drop(panic::catch_unwind(AssertUnwindSafe(it))));
+        // The thread does not inherit the core of a worker of Evener that starts it.
+        let thread = unbound(|| thread.spawn(run))?;
+        Ok(CallThread { queue, thread })
     }
 
     pub(super) fn run(&self, work: QueuedCall) {
-        if let Some(queue) = &self.queue {
-            // The thread runs until the queue is dropped.
-            let _ = queue.send(work);
-        }
+        // The thread runs until the queue is dropped.
+        let _ = self.queue.send(work);
     }
 }
 
-impl Drop for CallThread {
-    // Joining is bounded: each call ends within its timeout.
-    fn drop(&mut self) {
-        drop(self.queue.take());
-        if let Some(thread) = self.thread.take() {
+impl CallThread {
+    /// Runs `last` after all queued calls, and ends the thread. Waits for that, unless the calling thread is the same
+    /// thread: it calls wakers, which are the program's code and may drop the last communicator.
+    pub(super) fn end_with(self, last: QueuedCall) {
+        let CallThread { queue, thread } = self;
+        // If the thread has ended, which it does not before this, the call is dropped.
+        let _ = queue.send(last);
+        drop(queue);
+        if thread.thread().id() != thread::current().id() {
+            // Bounded: each call ends within its timeout. Panics of calls are caught.
             let _ = thread.join();
         }
     }
@@ -81,16 +87,12 @@ impl<T> ResultSlot<T> {
     fn take(&self, state: &mut State<T>) -> Option<Result<T>> {
         match mem::replace(state, State::Taken) {
             State::Ready(result) => Some(result),
-            State::Taken => Some(Err(self.lost("the result was already taken"))),
+            State::Taken => Some(Err(CommError::ResultTaken { group: self.group.to_string() })),
             waiting => {
                 *state = waiting;
                 None
             }
         }
-    }
-
-    fn lost(&self, why: &str) -> CommError {
-        CommError::Poisoned { group: self.group.to_string(), why: why.into() }
     }
 }
 
@@ -161,7 +163,34 @@ impl<T> ResultSender<T> {
 impl<T> Drop for ResultSender<T> {
     fn drop(&mut self) {
         if matches!(*self.0.state(), State::Waiting(_)) {
-            self.send(Err(self.0.lost("the thread that runs started calls failed")));
+            let (group, why) = (self.0.group.to_string(), "the thread that runs started calls failed".into());
+            self.send(Err(CommError::Poisoned { group, why }));
         }
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[cfg(test)]
+mod test {
+    use evener_device::Device;
+
+    use super::*;
+
+    fn allowed_cores() -> String {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        status.lines().find(|line| line.starts_with("Cpus_allowed_list")).unwrap().to_owned()
+    }
+
+    #[test]
+    fn started_calls_run_on_all_the_cores_if_a_bound_thread_starts_the_first() {
+        let (all, part) = (allowed_cores(), Device::cpu().split(&[1]).unwrap().remove(0));
+        let seen = thread::spawn(move || {
+            part.bind_thread(0);
+            let calls = CallThread::begin("world").unwrap();
+            let (send, receive) = mpsc::channel();
+            calls.run(Box::new(move || send.send(allowed_cores()).unwrap()));
+            receive.recv().unwrap()
+        });
+        assert_eq!(seen.join().unwrap(), all);
     }
 }

@@ -3,12 +3,12 @@
 use evener_device::{Buffer, Stream};
 
 use super::{
-    buffers::BufferArgs,
+    buffers::{BlockLengths, BufferArgs},
     call::{Call, CollectiveKind, Signature},
     collective::Collective,
     communicator::Communicator,
     device_communicator::DeviceCommunicator,
-    element::{Element, ElementType},
+    element::{CollectiveDType, Element},
     error::Result,
     inner::{CallGuard, Inner},
     pending::PendingCollective,
@@ -50,7 +50,7 @@ macro_rules! uneven_forms {
                 &self, stream: &mut Stream, input: &Buffer<T>, $($before: $before_type,)? output: $output,
                 $($after: $after_type,)?
             ) -> Result<Vec<usize>> {
-                let (collective, lengths) = ($collective, Some($lengths));
+                let (collective, lengths) = ($collective, BlockLengths::uneven($lengths));
                 self.call_any(stream, BufferArgs { collective, input: Some(input), output: output.into(), lengths })
             }
 
@@ -60,7 +60,7 @@ macro_rules! uneven_forms {
                 &self, stream: &mut Stream, input: &Buffer<T>, $($before: $before_type,)? output: $output,
                 $($after: $after_type,)?
             ) -> PendingCollective<Vec<usize>> {
-                let (collective, lengths) = ($collective, Some($lengths));
+                let (collective, lengths) = ($collective, BlockLengths::uneven($lengths));
                 let args = BufferArgs { collective, input: Some(input), output: output.into(), lengths };
                 self.start_any(stream, args, |counts| counts)
             }
@@ -113,7 +113,7 @@ impl CallGuard<'_> {
     pub(super) fn exchange_lengths(
         &mut self,
         collective: Collective,
-        element: ElementType,
+        element: CollectiveDType,
         input_len: usize,
         lengths: Option<&[usize]>,
     ) -> Result<AgreedLengths> {

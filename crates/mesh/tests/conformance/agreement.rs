@@ -76,6 +76,45 @@ pub fn a_different_size_type_operation_or_root_is_named(rank: &Rank) {
     });
 }
 
+/// Ranks that have made the same small call several times still notice that one of them makes another.
+pub fn a_different_call_after_many_equal_ones_is_named(rank: &Rank) {
+    type Odd = fn(&Communicator) -> Result<(), CommError>;
+    let odd_calls: [(&str, Odd); 7] = [
+        ("barrier", |group| group.barrier()),
+        ("all_reduce of 63 f32 by sum", |group| group.all_reduce(&mut [1.0f32; 63], ReduceOp::Sum)),
+        ("all_reduce of 64 i32 by sum", |group| group.all_reduce(&mut [1i32; 64], ReduceOp::Sum)),
+        ("all_reduce of 64 f32 by max", |group| group.all_reduce(&mut [1.0f32; 64], ReduceOp::Max)),
+        ("all_reduce of 1000 f32 by sum", |group| group.all_reduce(&mut [1.0f32; 1000], ReduceOp::Sum)),
+        ("all_reduce of 500000 f32 by sum", |group| {
+            group.all_reduce(&mut vec![1.0f32; 500_000], ReduceOp::Sum)
+        }),
+        ("broadcast", |group| group.broadcast(&mut [1.0f32; 64], 0)),
+    ];
+    let size = rank.world.size();
+    for (index, (says, odd_call)) in odd_calls.into_iter().enumerate() {
+        for odd_is_last in [true, false] {
+            let name = format!("after equal calls {index} {odd_is_last}");
+            all_get_the_error(rank, &name, says, |group, is_last| {
+                for round in 0..5 {
+                    let mut data = [(round + rank.world.rank()) as f32; 64];
+                    group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+                    let expected = (size * round + size * (size - 1) / 2) as f32;
+                    assert!(data.iter().all(|it| *it == expected), "round {round}: {data:?}");
+                    // Another call in between changes nothing.
+                    if round == 2 {
+                        group.barrier().unwrap();
+                    }
+                }
+                if is_last == odd_is_last {
+                    odd_call(group)
+                } else {
+                    group.all_reduce(&mut [1.0f32; 64], ReduceOp::Sum)
+                }
+            });
+        }
+    }
+}
+
 /// A send and its receive must have the same size and type.
 pub fn what_is_received_must_be_what_is_sent(rank: &Rank) {
     if rank.world.size() < 2 || rank.world.rank() > 1 {

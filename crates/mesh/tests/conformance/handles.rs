@@ -3,13 +3,13 @@
 use std::{
     future::Future,
     pin::pin,
-    sync::{Arc, mpsc},
+    sync::Arc,
     task::{Context, Poll, Wake, Waker},
     thread::{self, Thread},
     time::Duration,
 };
 
-use evener_device::{Device, Kernel};
+use evener_device::{Buffer, Device, Kernel, Stream};
 use evener_mesh::comm::{Collective, CommError, GroupSpec, ReduceOp};
 
 use crate::Rank;
@@ -81,15 +81,25 @@ pub fn a_group_with_a_device_outlives_its_other_handles(rank: &Rank) {
 }
 
 /// Work queued before a started call runs first, even if it is slow; and started calls run in order.
-pub fn started_calls_on_buffers_follow_their_stream(rank: &Rank) {
-    let device = Device::cpu();
+pub fn started_calls_on_buffers_follow_their_stream(rank: &Rank, device: &Device) {
     let group =
-        rank.world.new_group(GroupSpec::new("streams", all(rank))).unwrap().with_device(&device).unwrap();
+        rank.world.new_group(GroupSpec::new("streams", all(rank))).unwrap().with_device(device).unwrap();
     let (me, size) = (group.communicator().rank().unwrap() as u32, group.communicator().size());
-    let kernel = Kernel::new("slow").writes::<u32>().rust(|launch| {
-        thread::sleep(Duration::from_millis(20));
-        launch.write::<u32>(0).map(|numbers| numbers.iter_mut().for_each(|it| *it += 1))
-    });
+    // One workgroup computes everything, which also takes a GPU some time.
+    let kernel = Kernel::new("slow")
+        .writes::<u32>()
+        .workgroup(64)
+        .rust(|launch| {
+            thread::sleep(Duration::from_millis(20));
+            launch.write::<u32>(0).map(|numbers| numbers.iter_mut().for_each(|it| *it += 1))
+        })
+        .wgsl(
+            "@group(0) @binding(0) var<storage, read_write> numbers: array<u32>;
+             @compute @workgroup_size(64)
+             fn slow(@builtin(global_invocation_id) id: vec3<u32>) {
+                 for (var i = id.x; i < arrayLength(&numbers); i += 64u) { numbers[i] += 1u; }
+             }",
+        );
     let program = device.compile(&kernel).unwrap();
     let mut stream = device.stream().unwrap();
     for len in [1, 1000, 2_000_003] {
@@ -107,29 +117,28 @@ pub fn started_calls_on_buffers_follow_their_stream(rank: &Rank) {
     // An invalid call is an error of the handle, on every rank.
     let (one, two) = (device.buffer::<u8>(1).unwrap(), device.buffer::<u8>(size + 1).unwrap());
     group.start(&mut stream, Collective::AllGather, Some(&one), Some(&two)).wait().unwrap_err();
-    group
-        .start(&mut stream, Collective::Barrier, None, None::<&evener_device::Buffer<u8>>)
-        .wait()
-        .unwrap_err();
+    group.start(&mut stream, Collective::Barrier, None, None::<&Buffer<u8>>).wait().unwrap_err();
 }
 
 /// Work that is queued in the same stream later runs while the call waits for another rank.
-pub fn what_is_queued_after_a_started_call_does_not_wait_for_it(rank: &Rank) {
-    let device = Device::cpu();
+pub fn what_is_queued_after_a_started_call_does_not_wait_for_it(rank: &Rank, device: &Device) {
     let group =
-        rank.world.new_group(GroupSpec::new("overlap", all(rank))).unwrap().with_device(&device).unwrap();
+        rank.world.new_group(GroupSpec::new("overlap", all(rank))).unwrap().with_device(device).unwrap();
     let (me, size) = (group.communicator().rank().unwrap(), group.communicator().size());
     let mut stream = device.stream().unwrap();
     let (data, other) = (device.buffer_from(&[1.0f32; 100]).unwrap(), device.buffer::<f32>(1).unwrap());
-    let (computed, has_computed) = mpsc::channel();
-    let kernel = Kernel::new("compute").writes::<f32>().rust(move |launch| {
-        computed.send(()).ok();
-        launch.write::<f32>(0).map(drop)
-    });
+    let kernel = Kernel::new("compute")
+        .writes::<f32>()
+        .workgroup(1)
+        .rust(|launch| launch.write::<f32>(0).map(|numbers| numbers[0] = 7.0))
+        .wgsl(
+            "@group(0) @binding(0) var<storage, read_write> numbers: array<f32>;
+             @compute @workgroup_size(1)
+             fn compute() { numbers[0] = 7.0; }",
+        );
     let program = device.compile(&kernel).unwrap();
-    let start = |stream: &mut evener_device::Stream| {
-        group.start(stream, Collective::AllReduce(ReduceOp::Sum), None, Some(&data))
-    };
+    let start =
+        |stream: &mut Stream| group.start(stream, Collective::AllReduce(ReduceOp::Sum), None, Some(&data));
     if me == size - 1 {
         // The others compute before this rank makes its call, and report it on another group.
         let told = rank.world.new_group(GroupSpec::new("told", all(rank))).unwrap();
@@ -138,8 +147,8 @@ pub fn what_is_queued_after_a_started_call_does_not_wait_for_it(rank: &Rank) {
     } else {
         let pending = start(&mut stream);
         stream.launch(&program.bind(&[other.arg()]).unwrap(), 1, &()).unwrap();
-        stream.wait().unwrap();
-        has_computed.recv_timeout(Duration::from_secs(30)).unwrap();
+        stream.wait_timeout(Duration::from_secs(30)).unwrap();
+        assert_eq!(stream.download(&other).unwrap().wait().unwrap(), [7.0]);
         let told = rank.world.new_group(GroupSpec::new("told", all(rank))).unwrap();
         told.barrier().unwrap();
         pending.wait().unwrap();

@@ -3,7 +3,7 @@
 //! Each trial is one behaviour, named `back end::behaviour`. For `local` the ranks are threads. For `mpi` they are
 //! processes: run this program under `mpirun -n 4`, as `scripts/test` does with Open MPI, MPICH and a library with the
 //! standard ABI; otherwise its trials are listed as ignored. Every behaviour runs twice there, in shared memory and by
-//! messages. `EVENER_TEST_FULL` tries long vectors of every type.
+//! messages. Started calls on device buffers also run on a Vulkan device, if there is one. `EVENER_TEST_FULL` tries long vectors of every type.
 // A behaviour reports errors by panicking.
 #![allow(clippy::panic, clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, unreachable_pub)]
 // Under mpirun the environment is changed between two parts of the suite.
@@ -20,10 +20,12 @@ mod rounds;
 mod uneven;
 
 use std::{
+    sync::LazyLock,
     thread,
     time::{Duration, Instant},
 };
 
+use evener_device::{Api, Device, Inventory};
 use evener_mesh::comm::{Communicator, GroupSpec, World};
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -66,6 +68,10 @@ const EVERYWHERE: &[Behaviour] = &[
         "a_different_size_type_operation_or_root_is_named",
         agreement::a_different_size_type_operation_or_root_is_named,
     ),
+    (
+        "a_different_call_after_many_equal_ones_is_named",
+        agreement::a_different_call_after_many_equal_ones_is_named,
+    ),
     ("what_is_received_must_be_what_is_sent", agreement::what_is_received_must_be_what_is_sent),
     (
         "an_exchange_that_fails_is_named_as_it_was_called",
@@ -96,11 +102,12 @@ const EVERYWHERE: &[Behaviour] = &[
         "a_group_with_a_device_outlives_its_other_handles",
         handles::a_group_with_a_device_outlives_its_other_handles,
     ),
-    ("started_calls_on_buffers_follow_their_stream", handles::started_calls_on_buffers_follow_their_stream),
-    (
-        "what_is_queued_after_a_started_call_does_not_wait_for_it",
-        handles::what_is_queued_after_a_started_call_does_not_wait_for_it,
-    ),
+    ("started_calls_on_buffers_follow_their_stream", |rank| {
+        handles::started_calls_on_buffers_follow_their_stream(rank, &Device::cpu());
+    }),
+    ("what_is_queued_after_a_started_call_does_not_wait_for_it", |rank| {
+        handles::what_is_queued_after_a_started_call_does_not_wait_for_it(rank, &Device::cpu());
+    }),
     ("buffers_give_what_host_memory_gives", buffers::buffers_give_what_host_memory_gives),
     ("every_axis_has_a_communicator", meshes::every_axis_has_a_communicator),
     (
@@ -117,6 +124,25 @@ const EVERYWHERE: &[Behaviour] = &[
     ),
     ("a_mesh_goes_on_without_ranks_that_are_gone", meshes::a_mesh_goes_on_without_ranks_that_are_gone),
 ];
+
+/// What started calls must do on any device, here on the first Vulkan device. Without one, these are ignored.
+const ON_VULKAN: &[Behaviour] = &[
+    ("started_calls_on_buffers_follow_their_stream", |rank| {
+        handles::started_calls_on_buffers_follow_their_stream(rank, vulkan().unwrap());
+    }),
+    ("what_is_queued_after_a_started_call_does_not_wait_for_it", |rank| {
+        handles::what_is_queued_after_a_started_call_does_not_wait_for_it(rank, vulkan().unwrap());
+    }),
+];
+
+/// Returns the first Vulkan device, which may be software.
+fn vulkan() -> Option<&'static Device> {
+    static VULKAN: LazyLock<Option<Device>> = LazyLock::new(|| {
+        let inventory = Inventory::discover_all_apis();
+        inventory.devices().iter().find(|device| device.describe().api == Api::Vulkan).cloned()
+    });
+    VULKAN.as_ref()
+}
 
 /// The routes between processes of one host, tried in turn.
 const ROUTES: [&str; 2] = ["memory", MESSAGES];
@@ -135,6 +161,13 @@ fn main() {
             if name.starts_with("everything") || name.starts_with("long") { &[8] } else { &[1, 2, 4, 8] };
         for size in sizes {
             trials.push(Trial::test(format!("local::{size}::{name}"), move || on_threads(*size, *behaviour)));
+        }
+    }
+    for (name, behaviour) in ON_VULKAN {
+        for size in [1, 2, 4] {
+            let run = move || on_threads(size, *behaviour);
+            let trial = Trial::test(format!("vulkan::{size}::{name}"), run);
+            trials.push(trial.with_ignored_flag(vulkan().is_none()));
         }
     }
     for family in ["openmpi", "mpich", "mpi_abi"] {

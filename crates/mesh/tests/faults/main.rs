@@ -11,18 +11,21 @@ mod script;
 mod side_effects;
 
 use std::{
+    pin::Pin,
     sync::{
-        Arc, RwLock,
+        Arc, Mutex, RwLock,
         atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc,
     },
+    task::{Context, Wake, Waker},
     thread,
     time::{Duration, Instant},
 };
 
-use evener_device::DeviceKind;
+use evener_device::{Device, DeviceKind, testing::Faults};
 use evener_mesh::{
     Member, Mesh,
-    comm::{CommError, GroupSpec, ReduceOp, World},
+    comm::{Collective, CommError, Communicator, GroupSpec, PendingCollective, ReduceOp, World},
 };
 use script::{DEADLINE, Fault, STEPS, TIMEOUT, run, step};
 
@@ -173,42 +176,163 @@ fn poison_reaches_all_ranks() {
     });
 }
 
-/// A rank poisons a group while its own call is in flight on another thread: the call gives the right result on both
-/// ranks, or an error on both. Spinning threads preempt the ranks during their share of the work.
-#[test]
-fn a_group_poisoned_during_a_call_gives_no_wrong_result() {
-    const LEN: usize = 4_000_000;
-    let done = Arc::new(AtomicBool::new(false));
-    let spinning: Vec<_> = (0..4)
-        .map(|_| {
+/// Threads that spin until this is dropped, and preempt the threads of a test.
+struct Spinning {
+    done: Arc<AtomicBool>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl Spinning {
+    fn start() -> Self {
+        let done = Arc::new(AtomicBool::new(false));
+        let spin = |_| {
             let done = done.clone();
             thread::spawn(move || {
                 while !done.load(Relaxed) {
                     std::hint::spin_loop();
                 }
             })
-        })
-        .collect();
+        };
+        Spinning { threads: (0..4).map(spin).collect(), done }
+    }
+}
+
+impl Drop for Spinning {
+    fn drop(&mut self) {
+        self.done.store(true, Relaxed);
+        self.threads.drain(..).for_each(|thread| thread.join().unwrap());
+    }
+}
+
+/// Runs a call of two ranks many times, and `fail` on another thread of the first rank at some point of it: the call gives
+/// the right result on both ranks, or an error on both. Spinning threads preempt the ranks during their share of the work.
+/// `prepare` is called on both ranks before.
+fn fail_during_a_call<P: Send + 'static>(prepare: fn(&World) -> P, fail: fn(&World, P)) {
+    const LEN: usize = 4_000_000;
+    fn reduce(world: &World, number: f32) -> Result<usize, CommError> {
+        let mut data = vec![number; LEN];
+        world.communicator().all_reduce(&mut data, ReduceOp::Sum)?;
+        Ok(data.iter().filter(|it| **it != 3.0).count())
+    }
+    let _spinning = Spinning::start();
     for round in 0..60 {
         let mut worlds = World::local(2).into_iter();
         let (one, other) = (worlds.next().unwrap(), worlds.next().unwrap());
         let other = thread::spawn(move || {
-            let mut data = vec![2.0f32; LEN];
-            let result = other.communicator().all_reduce(&mut data, ReduceOp::Sum);
-            result.map(|()| data.iter().filter(|it| **it != 3.0).count())
+            let prepared = prepare(&other);
+            let result = reduce(&other, 2.0);
+            drop(prepared);
+            result
         });
-        let pending = one.communicator().start_all_reduce(vec![1.0f32; LEN], ReduceOp::Sum);
-        thread::sleep(Duration::from_millis(round % 20));
-        one.communicator().poison("on purpose");
-        let wrong = |data: Vec<f32>| data.iter().filter(|it| **it != 3.0).count();
-        let results = [pending.wait().map(wrong), other.join().unwrap()];
+        let prepared = prepare(&one);
+        let result = thread::scope(|scope| {
+            let call = scope.spawn(|| reduce(&one, 1.0));
+            thread::sleep(Duration::from_millis(round % 20));
+            fail(&one, prepared);
+            call.join().unwrap()
+        });
+        let results = [result, other.join().unwrap()];
         let right = results.iter().filter(|it| matches!(it, Ok(0))).count();
         let failed = results.iter().filter(|it| it.is_err()).count();
         assert!(right == 2 || failed == 2, "round {round}, elements that are wrong: {results:?}");
         one.communicator().barrier().unwrap_err();
     }
-    done.store(true, Relaxed);
-    spinning.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn a_group_poisoned_during_a_call_gives_no_wrong_result() {
+    fail_during_a_call(|_| (), |world, ()| world.communicator().poison("on purpose"));
+}
+
+/// A device is lost during another thread's call: a started call on its buffers poisons the group.
+#[test]
+fn a_device_that_fails_during_a_call_on_another_thread_gives_no_wrong_result() {
+    let prepare = |world: &World| {
+        let (device, faults) = Faults::wrap(&Device::cpu());
+        let group = world.communicator().with_device(&device).unwrap();
+        let (stream, buffer) = (device.stream().unwrap(), device.buffer_from(&[1.0f32]).unwrap());
+        (group, faults, stream, buffer)
+    };
+    fail_during_a_call(prepare, |_, (group, faults, mut stream, buffer)| {
+        faults.destroy();
+        let pending = group.start(&mut stream, Collective::AllReduce(ReduceOp::Sum), None, Some(&buffer));
+        let error = pending.wait().unwrap_err();
+        assert!(matches!(error, CommError::Device { rank: 0, .. }), "{error}");
+    });
+}
+
+/// A task that owns its future and the last handle of its group. Its waker drops both.
+struct OwningTask {
+    future: Mutex<Option<PendingCollective<Vec<f32>>>>,
+    group: Mutex<Option<Communicator>>,
+    dropped: mpsc::Sender<()>,
+}
+
+impl Wake for OwningTask {
+    fn wake(self: Arc<Self>) {
+        drop(self.future.lock().unwrap().take());
+        drop(self.group.lock().unwrap().take());
+        self.dropped.send(()).unwrap();
+    }
+}
+
+#[test]
+fn a_waker_that_drops_the_last_handle_of_its_group_leaves_the_group_after_its_started_calls() {
+    let others = ranks(2, |world| {
+        let group = world.new_group(GroupSpec::new("owned", [0, 1]).timeout(TIMEOUT * 50)).unwrap();
+        if world.rank() == 1 {
+            // By then the other rank waits.
+            thread::sleep(Duration::from_millis(50));
+            group.all_reduce(&mut [1.0f32], ReduceOp::Sum).unwrap();
+            // Started before the group was dropped.
+            group.barrier().unwrap();
+            let start = Instant::now();
+            let error = group.barrier().unwrap_err();
+            assert!(matches!(error, CommError::Left { rank: 0, .. }), "{error}");
+            assert!(start.elapsed() < TIMEOUT * 10, "{:?}", start.elapsed());
+            return;
+        }
+        let (dropped, has_dropped) = mpsc::channel();
+        let mut future = group.start_all_reduce(vec![1.0f32], ReduceOp::Sum);
+        drop(group.start_barrier());
+        let task = Arc::new(OwningTask { future: Mutex::default(), group: Mutex::new(Some(group)), dropped });
+        let waker = Waker::from(task.clone());
+        assert!(Pin::new(&mut future).poll(&mut Context::from_waker(&waker)).is_pending());
+        *task.future.lock().unwrap() = Some(future);
+        has_dropped.recv_timeout(TIMEOUT * 20).expect("the thread did not get past dropping the group");
+    });
+    assert_eq!(others.len(), 2);
+}
+
+/// A thread's wait for another rank does not swallow an `unpark` that was meant for the code around it.
+#[test]
+fn a_call_that_parks_leaves_the_thread_unparked() {
+    ranks(2, |world| {
+        if world.rank() == 1 {
+            // Long enough that the other rank parks.
+            thread::sleep(Duration::from_millis(100));
+            return world.communicator().barrier().unwrap();
+        }
+        thread::current().unpark();
+        world.communicator().barrier().unwrap();
+        let start = Instant::now();
+        thread::park_timeout(Duration::from_secs(10));
+        assert!(start.elapsed() < Duration::from_secs(5), "the unpark is lost");
+    });
+}
+
+#[test]
+fn the_result_of_a_started_call_is_taken_once() {
+    ranks(1, |world| {
+        let group = world.communicator();
+        let mut pending = group.start_all_reduce(vec![1u8], ReduceOp::Sum);
+        let mut context = Context::from_waker(Waker::noop());
+        while Pin::new(&mut pending).poll(&mut context).is_pending() {
+            thread::yield_now();
+        }
+        assert!(matches!(pending.wait(), Err(CommError::ResultTaken { .. })));
+        group.barrier().unwrap();
+    });
 }
 
 /// Ranks that are late at random agree on whether a call succeeded, and no rank accesses memory that is no longer lent:

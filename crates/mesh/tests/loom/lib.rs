@@ -1,4 +1,4 @@
-//! The barrier of ranks that are threads, by itself, for loom, which tries every interleaving:
+//! The barrier of ranks that are threads, and the lock of a rank's calls, by themselves, for loom, which tries every interleaving:
 //! `RUSTFLAGS="--cfg loom" cargo test --lib --manifest-path crates/mesh/tests/loom/Cargo.toml --target-dir target/loom`;
 //! and for Miri: `cargo +nightly miri test --lib --manifest-path crates/mesh/tests/loom/Cargo.toml --target-dir
 //! target/miri`.
@@ -15,3 +15,5 @@ mod arrival;
 #[path = "../../src/backend/wait.rs"]
 #[cfg(not(loom))]
 mod wait;
+#[path = "../../src/comm/call_lock.rs"]
+mod call_lock;

@@ -6,7 +6,7 @@ use evener_device::{Error, Result};
 
 use super::Window;
 use crate::{
-    contain::contain,
+    contain::{ContainedDrop, contain},
     sync::lock,
     task::{Items, LentItems, ResultSlots, Results, Task},
 };
@@ -78,16 +78,6 @@ pub(crate) struct StreamData<T: Task> {
     pub(crate) results: Mutex<BTreeMap<u64, Vec<T::Output>>>,
 }
 
-/// A worker's share of items of a stream. Dropping the last share runs the user's code.
-struct Owned<T>(Option<T>);
-
-impl<T> Drop for Owned<T> {
-    fn drop(&mut self) {
-        let items = self.0.take();
-        contain(|| drop(items));
-    }
-}
-
 impl<T: Task> RunData<T> for StreamData<T> {
     fn window(&self) -> Option<&Window<T::Input>> {
         Some(&self.window)
@@ -99,8 +89,9 @@ impl<T: Task> RunData<T> for StreamData<T> {
         use_them: impl FnOnce(Items<'_, T::Input>) -> Result<R>,
     ) -> Result<R> {
         // Items whose results were accepted from another worker may be gone.
-        let shared = Owned(self.window.chunk(range.start));
-        let items = shared.0.as_ref().and_then(|chunk| chunk.get(range));
+        // Dropping the last share of the items runs the user's code.
+        let shared = ContainedDrop::new(self.window.chunk(range.start));
+        let items = shared.get().and_then(|chunk| chunk.as_ref()?.get(range));
         use_them(Items::Slice(items.ok_or(Error::Ended)?))
     }
 

@@ -2,54 +2,59 @@
 
 use std::{ops::Range, sync::Arc};
 
-use evener_device::Error;
+use evener_device::{Error, Result};
 use smallvec::{SmallVec, smallvec};
 
 use super::{
-    RunData, Shared, WorkerActivity,
+    Fold, RunData, Shared, WorkerActivity,
+    ticker::SUSPENDED_AFTER,
     worker::{ChunkStats, Next},
 };
 use crate::{
-    contain::log,
-    run::{self, FailureKind, LaneIndex, LaneState, Purpose, Time, Verdict},
+    contain::{ContainedDrop, log},
+    run::{self, FailureKind, LaneIndex, LaneState, Purpose, Verdict},
     task::{ResultSlots, Results, Task, catch_panic},
     trace::Activity,
 };
 
 impl<T: Task, E: RunData<T>> Shared<T, E> {
     /// Keeps those results of a chunk that are the first of their items. Returns what comes next.
-    #[expect(clippy::too_many_arguments, reason = "the chunk with its results")]
     pub(super) fn finish(
         self: &Arc<Self>,
-        me: usize,
+        index: usize,
         chunk: &run::LaneChunk,
-        began: Time,
         done: ChunkStats,
-        mut results: Results<'_, T::Output>,
+        results: Results<'_, T::Output>,
         generation: u64,
         in_place: bool,
     ) -> Next {
-        if let Some(fold) = &self.fold {
-            match catch_panic(self.device(chunk.lane).id.clone(), "combining results", || {
-                Ok(fold(results.take()))
-            }) {
-                Ok(folded) => results.extend(folded),
-                Err(error) => return self.fail(me, chunk, began, error, generation),
-            }
-        }
+        let results = match &self.fold {
+            None => Ok(results),
+            Some(fold) => self.fold_results(chunk.lane, fold, results),
+        };
+        // Dropping results runs the user's code, whose panic would end this worker.
+        let mut results = match results {
+            Ok(results) => ContainedDrop::new(results),
+            Err(error) => return self.fail(index, chunk, error, generation),
+        };
         // Until the results are written, the thread that started the run cannot take them.
         let held = self.data.slots().map(ResultSlots::guard);
         if let Some(None) = held {
-            return self.ended(me, chunk.lane);
+            return self.ended(index, chunk.lane);
         }
         let mut guard = self.core();
         let core = &mut *guard;
         let now = self.now();
-        if core.workers[me].abandoned {
+        if core.workers[index].abandoned {
             return Next::Exit;
         }
-        core.workers[me].activity = WorkerActivity::Idle;
+        // A chunk that was in flight during a suspension took longer than this; most take far less.
+        if core.workers[index].busy_for(now) > SUSPENDED_AFTER {
+            self.note_suspension(core, now);
+        }
+        let began = core.workers[index].end_chunk(now);
         if core.run.outcome().is_some() {
+            core.recorder.wasted(chunk, Activity::Dropped, began, now);
             self.device(chunk.lane).counters.drop();
             return Next::Exit;
         }
@@ -62,27 +67,33 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
             Verdict::AcceptPart(parts) => parts.into(),
             Verdict::Drop => SmallVec::new(),
         };
-        let items = accepted.iter().map(|units| self.items_of(units));
-        let items = items.map(|items| items.end - items.start).sum();
-        core.recorder.ended(chunk, began, items, (done.copies.upload, done.copies.download), now);
+        let count = |units: &Range<u64>| {
+            let items = self.items_of(units);
+            items.end - items.start
+        };
+        let counts = (count(&chunk.items), accepted.iter().map(count).sum());
+        core.recorder.ended(chunk, began, counts, (done.copies.upload, done.copies.download), now);
         core.run.done_in_parts(chunk.lane, done.parts);
         self.device(chunk.lane).counters.end(took);
         if chunk.purpose == Purpose::Canary {
             core.recorder.update_lane_states(&core.run, now);
         }
-        let next = self.ask_within(core, me, chunk.lane, generation, now);
+        let next = self.ask_within(core, index, chunk.lane, generation, now);
         // Nothing may panic from here until the results are kept: accepted units count as written.
         core.accept(&accepted);
         let has_ended = core.run.outcome().is_some();
         drop(guard);
-        if accepted.is_empty() {
-            drop(results);
-        } else if in_place {
-            // No other lane runs a unit of a chunk that is written in place, so all are accepted.
-            results.leave_in_slots();
-        } else {
-            self.data.keep(chunk.items.start, results, &accepted);
+        if !accepted.is_empty()
+            && let Some(results) = results.take()
+        {
+            if in_place {
+                // No other lane runs a unit of a chunk that is written in place, so all are accepted.
+                results.leave_in_slots();
+            } else {
+                self.data.keep(chunk.items.start, results, &accepted);
+            }
         }
+        drop(results);
         drop(held);
         if self.data.window().is_some() {
             // A thread that found no results holds the lock until it waits, so it cannot miss this notification.
@@ -98,9 +109,22 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         next
     }
 
+    /// Combines the results of each unit of a chunk.
+    fn fold_results<'s>(
+        &self,
+        lane: LaneIndex,
+        fold: &Fold<T::Output>,
+        mut results: Results<'s, T::Output>,
+    ) -> Result<Results<'s, T::Output>> {
+        let all = results.take();
+        let folded = catch_panic(self.device(lane).id.clone(), "combining results", || Ok(fold(all)))?;
+        results.extend(folded);
+        Ok(results)
+    }
+
     /// The run ended while a chunk was in flight.
-    pub(super) fn ended(&self, me: usize, lane: LaneIndex) -> Next {
-        if !self.core().workers[me].abandoned {
+    pub(super) fn ended(&self, index: usize, lane: LaneIndex) -> Next {
+        if !self.core().workers[index].abandoned {
             self.device(lane).counters.drop();
         }
         Next::Exit
@@ -109,19 +133,19 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
     /// Gives a failed chunk back. Returns what comes next.
     pub(super) fn fail(
         self: &Arc<Self>,
-        me: usize,
+        index: usize,
         chunk: &run::LaneChunk,
-        began: Time,
         error: Error,
         generation: u64,
     ) -> Next {
         let lane = chunk.lane;
         let mut core = self.core();
         let now = self.now();
-        if core.workers[me].abandoned {
+        if core.workers[index].abandoned {
             return Next::Exit;
         }
-        core.workers[me].activity = WorkerActivity::Idle;
+        self.note_suspension(&mut core, now);
+        let began = core.workers[index].end_chunk(now);
         let has_failed = !matches!(error, Error::Ended);
         if has_failed {
             self.device(lane).counters.fail()
@@ -135,7 +159,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
             // Other workers' results for these items were accepted, and the items were dropped.
             core.recorder.wasted(chunk, Activity::Dropped, began, now);
             core.run.chunk_dropped(chunk.id, now);
-            return self.ask_within(&mut core, me, lane, generation, now);
+            return self.ask_within(&mut core, index, lane, generation, now);
         }
         core.recorder.wasted(chunk, Activity::Failure, began, now);
         log!(warn, device = %self.device(lane).id, items = ?chunk.items, %error, "chunk failed");
@@ -143,16 +167,16 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         core.run.chunk_failed(chunk.id, failure, now);
         match failure {
             FailureKind::Task => core.task_error = Some(error),
-            _ => core.keep_failure(error),
+            _ => core.keep_failure(self.device(lane), error),
         }
         core.record_lane_states(now);
         if core.run.state(lane) != LaneState::Healthy {
-            // The lane was set aside with all of its chunks: its device is reopened, and its other workers are replaced,
-            // since nothing would notice if one of them hung.
+            // The lane is quarantined or retired, and all of its chunks were given back: its device is reopened, and its
+            // other workers are replaced, since nothing would notice if one of them hung.
             self.device(lane).reopen(generation);
             self.replace(&mut core, lane, now, |activity| matches!(activity, WorkerActivity::Chunk(..)));
         }
-        let next = self.ask_within(&mut core, me, lane, generation, now);
+        let next = self.ask_within(&mut core, index, lane, generation, now);
         drop(core);
         self.wake_all();
         next

@@ -20,6 +20,7 @@ mod watch;
 mod window;
 mod worker;
 mod worker_loop;
+
 use std::{
     ops::Range,
     sync::{
@@ -29,34 +30,35 @@ use std::{
             Ordering::{Acquire, Release},
         },
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use evener_device::Error;
 
+use self::ticker::SuspensionClock;
 pub(crate) use self::{
     data::{RunData, SliceData, StreamData},
     pool_device::PoolDevice,
     spin_budget::SpinBudget,
     state_cache::{CachedState, StateCache},
-    thread_cache::ThreadCache,
-    watch::{Control, StopReason},
+    thread_cache::{ThreadCache, next_owner},
+    ticker::RunTicks,
+    watch::{Control, GetReserve, Reserve, StopReason},
     window::{ReadAhead, Window},
     worker_loop::{Next, WorkSource, run_worker},
 };
 use crate::{
+    contain::log,
     error::DoneItems,
     recorder::Recorder,
-    run::{LaneIndex, LaneSpec, Run, Time},
+    run::{LaneIndex, Run, Time},
     sync::lock,
     task::{Claims, MAX_DIVISIBLE_ITEMS, Task},
+    trace::Activity,
 };
 
 /// Combines the results of a chunk before they are kept: each unit of items becomes one.
 pub(crate) type Fold<O> = Arc<dyn Fn(Vec<O>) -> Vec<O> + Send + Sync>;
-
-/// Returns the lanes in reserve: the device of each, and its properties.
-pub(crate) type Reserve<'a> = &'a dyn Fn() -> Vec<(Arc<PoolDevice>, LaneSpec)>;
 
 /// The state that all threads of one run share.
 pub(crate) struct Shared<T: Task, E> {
@@ -70,11 +72,15 @@ pub(crate) struct Shared<T: Task, E> {
     pub(crate) items: u64,
     /// Whether other lanes can steal from a lane's chunks.
     divisible: Vec<bool>,
+    /// Identifies the run to the devices' threads. An address would not: the next run may have the same one while threads of
+    /// this run still end.
+    owner: usize,
     /// The device of each lane that was added later, and whether other lanes can steal from its chunks.
     added: OnceLock<Vec<(Arc<PoolDevice>, bool)>>,
     /// The task's states on the devices, kept between runs.
     pub(crate) states: Arc<StateCache<T::State>>,
     pub(crate) start: Instant,
+    suspensions: SuspensionClock,
     core: Mutex<Core>,
     /// Wakes workers that wait for work.
     work_available: Condvar,
@@ -98,12 +104,19 @@ pub(crate) struct Core {
     pub(crate) accepted: Vec<Range<u64>>,
     /// The length of `accepted` at which adjacent ranges are joined next.
     join_accepted_at: usize,
-    /// Errors of devices.
-    pub(crate) failures: Vec<Error>,
+    /// Errors of devices, each with its device's index in the pool.
+    pub(crate) failures: Vec<(usize, Error)>,
     /// The task's own error, which ended the run.
     pub(crate) task_error: Option<Error>,
     /// When to log next what the run waits for.
     next_wait_log: Time,
+    /// Workers that wait for `work_available`.
+    waiting: usize,
+    /// Whether the lanes in reserve were asked for.
+    has_asked_reserve: bool,
+    /// The reading of the suspension clock that was noted last, and when.
+    suspended: u64,
+    suspension_noted: Time,
 }
 
 impl Core {
@@ -116,17 +129,46 @@ impl Core {
         }
     }
 
-    /// Keeps the error of a device, for the error that the run may end with.
-    fn keep_failure(&mut self, error: Error) {
+    /// Keeps the error of a device, for the report, and for the error that the run may end with.
+    fn keep_failure(&mut self, device: &PoolDevice, error: Error) {
         /// Errors kept per device, the latest: a device that comes and goes for days fails without end.
         const KEPT: usize = 8;
-        let of_device = |it: &Error| it.device() == error.device();
-        if self.failures.iter().filter(|it| of_device(it)).count() >= KEPT
-            && let Some(oldest) = self.failures.iter().position(of_device)
+        let is_of_device = |it: &(usize, Error)| it.0 == device.index;
+        if self.failures.iter().filter(|it| is_of_device(it)).count() >= KEPT
+            && let Some(oldest) = self.failures.iter().position(is_of_device)
         {
             self.failures.remove(oldest);
         }
-        self.failures.push(error);
+        self.failures.push((device.index, error));
+    }
+
+    /// Records the chunks that are in flight when the run has ended: their results will be dropped.
+    pub(crate) fn record_in_flight(&mut self, now: Time) {
+        for worker in self.workers.iter().filter(|worker| !worker.abandoned) {
+            if let WorkerActivity::Chunk(chunk, began) = &worker.activity {
+                self.recorder.wasted(chunk, Activity::Dropped, *began, now);
+            }
+        }
+    }
+
+    /// Takes suspensions of the process since the last call out of all times that count for a lane. `suspended` is the
+    /// reading of the suspension clock, in nanoseconds.
+    fn note_suspension(&mut self, suspended: u64, now: Time) {
+        // The process ran at the time of the last call.
+        let since = now.saturating_sub(std::mem::replace(&mut self.suspension_noted, now));
+        let gap = suspended.saturating_sub(std::mem::replace(&mut self.suspended, suspended));
+        if gap == 0 {
+            return;
+        }
+        let gap = Duration::from_nanos(gap).min(since);
+        log!(debug, ?gap, "the process was suspended");
+        self.run.note_suspension(gap, now);
+        self.recorder.note_suspension(gap, now);
+        for worker in &mut self.workers {
+            if let WorkerActivity::Preparing(began) | WorkerActivity::Chunk(_, began) = &mut worker.activity {
+                *began = began.saturating_add(gap).min(now);
+            }
+        }
     }
 
     /// Records which lanes are quarantined or retired, after a failure.
@@ -158,6 +200,22 @@ impl WorkerEntry {
         }
     }
 
+    /// How long its present activity has taken.
+    fn busy_for(&self, now: Time) -> Duration {
+        match self.activity {
+            WorkerActivity::Idle => Duration::ZERO,
+            WorkerActivity::Preparing(began) | WorkerActivity::Chunk(_, began) => now.saturating_sub(began),
+        }
+    }
+
+    /// Ends its activity. Returns since when it ran its chunk, without suspensions of the process.
+    fn end_chunk(&mut self, now: Time) -> Time {
+        match std::mem::replace(&mut self.activity, WorkerActivity::Idle) {
+            WorkerActivity::Chunk(_, began) => began,
+            WorkerActivity::Idle | WorkerActivity::Preparing(_) => now,
+        }
+    }
+
     fn has(&self, chunk: u64) -> bool {
         !self.abandoned && matches!(&self.activity, WorkerActivity::Chunk(own, _) if own.id == chunk)
     }
@@ -165,9 +223,9 @@ impl WorkerEntry {
 
 enum WorkerActivity {
     Idle,
-    /// Prepares its device, since this time.
+    /// Prepares its device, since this time, moved forward by suspensions of the process since.
     Preparing(Time),
-    /// Runs a chunk that was handed out at this time.
+    /// Runs a chunk that was handed out at this time, moved forward by suspensions of the process since.
     Chunk(crate::run::LaneChunk, Time),
 }
 
@@ -188,8 +246,12 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         (unit, items): (u64, u64),
         states: Arc<StateCache<T::State>>,
     ) -> Self {
+        let start = Instant::now();
+        let suspensions = SuspensionClock::new(start);
+        let suspended = suspensions.suspended_until(Duration::ZERO);
         Shared {
             divisible: devices.iter().map(|device| can_divide(&task, device, unit)).collect(),
+            owner: next_owner(),
             added: OnceLock::new(),
             task,
             devices,
@@ -198,7 +260,8 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
             unit,
             items,
             states,
-            start: Instant::now(),
+            start,
+            suspensions,
             core: Mutex::new(Core {
                 run,
                 recorder,
@@ -209,6 +272,10 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
                 failures: Vec::new(),
                 task_error: None,
                 next_wait_log: Time::ZERO,
+                waiting: 0,
+                has_asked_reserve: false,
+                suspended,
+                suspension_noted: Time::ZERO,
             }),
             work_available: Condvar::new(),
             progress_made: Condvar::new(),
@@ -226,7 +293,8 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         self.divisible.get(lane).copied().unwrap_or_else(|| self.added()[lane - self.divisible.len()].1)
     }
 
-    fn added(&self) -> &[(Arc<PoolDevice>, bool)] {
+    /// The device of each lane that was added later, and whether other lanes can steal from its chunks.
+    pub(crate) fn added(&self) -> &[(Arc<PoolDevice>, bool)] {
         self.added.get().map_or(&[], |added| added)
     }
 
@@ -247,6 +315,11 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
 
     pub(crate) fn now(&self) -> Time {
         self.start.elapsed()
+    }
+
+    /// Takes suspensions of the process out of all times that count for a lane. Called before these times are used.
+    fn note_suspension(&self, core: &mut Core, now: Time) {
+        core.note_suspension(self.suspensions.suspended_until(now), now);
     }
 
     /// Stops the run: every worker ends its chunk after its present item.
@@ -281,5 +354,81 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         self.has_ended.store(true, Release);
         self.progress_made.notify_all();
         self.work_available.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::run::{Answer, LaneSpec, Settings, Shares};
+
+    const S: Duration = Duration::from_secs(1);
+
+    /// A run of one lane, whose first worker has a chunk since one second, and whose second worker has been preparing since
+    /// two.
+    fn core() -> Core {
+        let lane = LaneSpec {
+            depth: 2,
+            max_items: Some(1),
+            may_hang: true,
+            divisible: false,
+            score: 1.0,
+            launch_seconds: 0.0,
+            expected: None,
+        };
+        let mut run = Run::new(10, &[lane], &Shares::Pulled, Settings::default());
+        let Answer::Run(chunk) = run.ask(0, S) else { panic!("there is work") };
+        let mut workers = vec![WorkerEntry::new(0), WorkerEntry::new(0), WorkerEntry::new(0)];
+        workers[0].activity = WorkerActivity::Chunk(chunk, S);
+        workers[1].activity = WorkerActivity::Preparing(2 * S);
+        Core {
+            run,
+            recorder: Recorder::new(1, false),
+            workers,
+            lanes_to_start: Vec::new(),
+            accepted: Vec::new(),
+            join_accepted_at: JOIN_ACCEPTED_AT,
+            failures: Vec::new(),
+            task_error: None,
+            next_wait_log: Time::ZERO,
+            waiting: 0,
+            has_asked_reserve: false,
+            suspended: 5_000_000_000,
+            suspension_noted: Time::ZERO,
+        }
+    }
+
+    /// Since when the workers are busy.
+    fn busy_since(core: &Core) -> [Time; 2] {
+        [0, 1].map(|worker| match core.workers[worker].activity {
+            WorkerActivity::Preparing(began) | WorkerActivity::Chunk(_, began) => began,
+            WorkerActivity::Idle => panic!("it is busy"),
+        })
+    }
+
+    #[test]
+    fn a_suspension_counts_neither_for_a_chunk_nor_for_a_preparation() {
+        let mut core = core();
+        core.note_suspension(5_000_000_000, 3 * S);
+        assert_eq!(busy_since(&core), [S, 2 * S], "suspensions before the run");
+        core.note_suspension(65_000_000_000, 64 * S);
+        assert_eq!(busy_since(&core), [61 * S, 62 * S]);
+        core.note_suspension(65_000_000_000, 65 * S);
+        assert_eq!(busy_since(&core), [61 * S, 62 * S], "it is noted once");
+        assert_eq!(
+            core.recorder.took(0, S, 65 * S),
+            5 * S,
+            "its last chunk ended at the start, by assumption"
+        );
+        assert!(core.run.overdue(65 * S).is_empty() && core.run.outcome().is_none());
+        assert_eq!(core.workers[0].end_chunk(65 * S), 61 * S);
+    }
+
+    #[test]
+    fn the_process_was_suspended_no_longer_than_since_the_last_event() {
+        let mut core = core();
+        core.note_suspension(5_000_000_000, 3 * S);
+        core.note_suspension(15_000_000_000, 7 * S);
+        assert_eq!(busy_since(&core), [5 * S, 6 * S]);
     }
 }

@@ -8,11 +8,11 @@ use crate::{
 };
 
 impl StopReason {
-    /// The error of a run that was stopped when `done` of its items were done.
-    pub(crate) fn error(self, done: DoneItems, items: u64) -> RunError {
+    /// The error of a run that was stopped when `done` of its items were done, or of those that were `read_so_far`.
+    pub(crate) fn error(self, done: DoneItems, items: u64, read_so_far: bool) -> RunError {
         match self {
-            StopReason::Cancelled => RunError::Cancelled { done, items },
-            StopReason::DeadlinePassed(after) => RunError::DeadlinePassed { after, done, items },
+            StopReason::Cancelled => RunError::Cancelled { done, items, read_so_far },
+            StopReason::DeadlinePassed(after) => RunError::DeadlinePassed { after, done, items, read_so_far },
         }
     }
 }
@@ -33,10 +33,12 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
                 items: self.items_of(&units),
                 error: core.task_error.take().unwrap_or(evener_device::Error::Ended),
             }),
-            (_, Some(stopped)) => Err(stopped.error(done(core), items)),
+            (_, Some(stopped)) => Err(stopped.error(done(core), items, core.run.accepts_items())),
             _ => {
-                let failures = std::mem::take(&mut core.failures);
-                Err(RunError::NoDeviceLeft { done: done(core), items, failures })
+                let failures =
+                    std::mem::take(&mut core.failures).into_iter().map(|(_, error)| error).collect();
+                let read_so_far = core.run.accepts_items();
+                Err(RunError::NoDeviceLeft { done: done(core), items, read_so_far, failures })
             }
         })
     }

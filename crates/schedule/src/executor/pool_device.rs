@@ -33,8 +33,11 @@ impl PoolDevice {
         let binding = device.clone();
         let is_core = device.describe().kind == DeviceKind::Cpu;
         let spin_budget = if is_core { SpinBudget::SHORT } else { SpinBudget::LONG };
-        let threads =
-            ThreadCache::new(id.to_string(), spin_budget, move |number| binding.bind_thread(number));
+        // Only the threads of a partition of a processor are bound.
+        let is_partition = is_core && device.describe().part_of.is_some();
+        let cores = device.describe().compute_units.filter(|_| is_partition).unwrap_or(1).max(1) as usize;
+        let bind = move |core| binding.bind_thread(core);
+        let threads = ThreadCache::new(id.to_string(), spin_budget, cores, bind);
         let score = ScoreTable::default().score(device.describe()).points;
         let (device, generation) = (Mutex::new(device), AtomicU64::new(0));
         PoolDevice { index, id, score, device, generation, threads, counters: Counters::default() }

@@ -16,16 +16,18 @@ use crate::{contain::contain, sync::lock, task::Resident};
 pub(crate) struct CachedState<S> {
     pub(crate) state: S,
     pub(crate) generation: u64,
-    /// Whether the task's own code has never failed on it.
-    pub(crate) sound: bool,
+    /// Maximum items of a chunk in this state.
+    pub(crate) max_items: u64,
+    /// Whether the next run may use it: the task's own code has never failed on it.
+    pub(crate) is_reusable: bool,
     #[expect(dead_code, reason = "it counts until it is dropped")]
     in_use: Option<InUse>,
 }
 
 impl<S> CachedState<S> {
     /// A state that was just made.
-    pub(crate) fn new(state: S, generation: u64) -> Self {
-        CachedState { state, generation, sound: true, in_use: None }
+    pub(crate) fn new(state: S, generation: u64, max_items: u64) -> Self {
+        CachedState { state, generation, max_items, is_reusable: true, in_use: None }
     }
 }
 
@@ -123,9 +125,13 @@ impl<S> StateCache<S> {
 
     /// Returns a state to the cache, unless its device was reopened since or the task failed on it.
     pub(crate) fn put(&self, device: &PoolDevice, state: CachedState<S>) {
-        if state.sound && state.generation == device.generation() {
-            self.with(device, |states| states.idle.push(CachedState { in_use: None, ..state }));
-        }
+        let mut state = Some(state).filter(|state| state.is_reusable);
+        // The generation is compared under the lock: the device may be reopened at any time.
+        self.with(device, |states| {
+            let kept = state.take_if(|state| state.generation == states.generation);
+            states.idle.extend(kept.map(|state| CachedState { in_use: None, ..state }));
+        });
+        // A state that was not kept is dropped here, without the lock.
     }
 }
 
@@ -139,7 +145,7 @@ mod test {
     fn a_state_in_use_counts_until_it_is_dropped() {
         let (device, cache) = (PoolDevice::new(0, Device::cpu()), StateCache::default());
         assert!(!cache.has(&device));
-        let made = cache.track(&device, CachedState::new("state", device.generation()));
+        let made = cache.track(&device, CachedState::new("state", device.generation(), 1));
         assert!(cache.has(&device));
         assert!(cache.take(&device).is_none());
         cache.put(&device, made);
@@ -153,7 +159,7 @@ mod test {
     #[test]
     fn a_state_that_comes_back_at_once_is_waited_for() {
         let (device, cache) = (PoolDevice::new(0, Device::cpu()), StateCache::default());
-        let made = cache.track(&device, CachedState::new("state", device.generation()));
+        let made = cache.track(&device, CachedState::new("state", device.generation(), 1));
         std::thread::scope(|scope| {
             scope.spawn(|| cache.put(&device, made));
             // On a busy machine it may come back after the spin budget is spent.
@@ -165,11 +171,45 @@ mod test {
     fn a_device_that_was_reopened_has_no_states() {
         let (device, cache) = (PoolDevice::new(0, Device::cpu()), StateCache::default());
         let (old, older) = (device.generation(), device.generation());
-        cache.put(&device, CachedState::new("state", old));
-        let in_use = cache.track(&device, CachedState::new("another", older));
+        cache.put(&device, CachedState::new("state", old, 1));
+        let in_use = cache.track(&device, CachedState::new("another", older, 1));
         assert!(device.reopen(old));
         assert!(!cache.has(&device));
         cache.put(&device, in_use);
         assert!(cache.take(&device).is_none());
+    }
+
+    #[test]
+    fn a_state_that_comes_back_while_its_device_is_reopened_is_not_kept() {
+        let (device, cache) = (PoolDevice::new(0, Device::cpu()), StateCache::default());
+        let state = CachedState::new("state", device.generation(), 1);
+        std::thread::scope(|scope| {
+            let locked = lock(&cache.by_device);
+            scope.spawn(|| cache.put(&device, state));
+            // The other thread waits for the lock by now.
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            assert!(device.reopen(0));
+            drop(locked);
+        });
+        assert!(cache.take(&device).is_none());
+    }
+
+    /// A state that reports whether its cache was unlocked when it was dropped.
+    struct Probe(Arc<StateCache<Probe>>, std::sync::mpsc::Sender<bool>);
+
+    impl Drop for Probe {
+        fn drop(&mut self) {
+            self.1.send(self.0.by_device.try_lock().is_ok()).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_state_that_is_not_kept_is_dropped_without_the_lock() {
+        let (device, cache) = (PoolDevice::new(0, Device::cpu()), Arc::new(StateCache::default()));
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let state = CachedState::new(Probe(cache.clone(), sender), device.generation(), 1);
+        assert!(device.reopen(0));
+        cache.put(&device, state);
+        assert_eq!(receiver.try_recv(), Ok(true));
     }
 }

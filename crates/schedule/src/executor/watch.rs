@@ -11,24 +11,38 @@ use std::{
     time::Duration,
 };
 
-use evener_device::Error;
+use evener_device::{Error, Result};
 
-use super::{Core, PoolDevice, Reserve, RunData, Shared, SpinBudget, WorkerActivity, can_divide};
+use super::{Core, PoolDevice, RunData, Shared, SpinBudget, WorkerActivity};
 use crate::{
     contain::log,
     progress::{Progress, Reporter},
+    report::grouped,
     run::{FailureKind, LaneIndex, LaneSpec, Outcome, Time},
     sync::wait_timeout,
-    task::Task,
+    task::{MAX_DIVISIBLE_ITEMS, Task, catch_panic, thread_error},
     trace::Activity,
 };
 
 /// The time between checks if nothing wakes the watching thread.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
-/// A check that is late by this much shows that the whole process was suspended.
-const SUSPENDED_AFTER: Duration = Duration::from_millis(250);
 /// The time between log lines about plain code that takes long.
 const WAIT_LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Lanes that a run gets later: the device of each, and its properties.
+type NewLanes = Vec<(Arc<PoolDevice>, LaneSpec)>;
+
+/// Lanes that are made and added if the others fail or do not respond.
+pub(crate) struct Reserve<T> {
+    /// One of their devices. The lanes are made on a thread of it: the task's code about a device may block, and must block
+    /// no other lane.
+    pub(crate) device: Arc<PoolDevice>,
+    /// Makes the lanes.
+    pub(crate) make: Box<dyn FnOnce(&T) -> NewLanes + Send>,
+}
+
+/// Returns the lanes in reserve, if there are any. Called with the lock.
+pub(crate) type GetReserve<'a, T> = &'a dyn Fn() -> Option<Reserve<T>>;
 
 /// The limits of a run that its caller sets.
 #[derive(Debug, Clone)]
@@ -65,18 +79,18 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         self.start_some_workers();
     }
 
-    /// Watches until the run has ended, and runs chunks of the lane `own` meanwhile, if one is given. Reports progress.
+    /// Watches until the run has ended, and runs chunks of `caller_lane` meanwhile, if one is given. Reports progress.
     /// Adds the lanes of `reserve` if no other lane is healthy, or all healthy ones are silent. Returns why the run was
     /// stopped, if it was.
     pub(crate) fn watch(
         self: &Arc<Self>,
         control: &Control,
-        reserve: Reserve<'_>,
+        reserve: GetReserve<'_, T>,
         reporter: &mut Option<Reporter<'_>>,
-        own: Option<LaneIndex>,
+        caller_lane: Option<LaneIndex>,
     ) -> Option<StopReason> {
         let mut stopped = None;
-        if let Some(lane) = own {
+        if let Some(lane) = caller_lane {
             let mut next_check = CHECK_INTERVAL;
             self.work_on_lane(lane, || {
                 let now = self.now();
@@ -108,13 +122,9 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
                 return stopped.filter(|_| core.run.outcome() == Some(&Outcome::Stopped));
             }
             // No notification is missed from here on: it takes the lock to cause one.
-            let before = self.now();
             let mut core = wait_timeout(&self.progress_made, core, CHECK_INTERVAL);
             let now = self.now();
-            let gap = now.saturating_sub(before).saturating_sub(CHECK_INTERVAL);
-            if gap > SUSPENDED_AFTER {
-                core.run.note_suspension(gap, now);
-            }
+            self.note_suspension(&mut core, now);
             if now >= core.next_wait_log {
                 core.next_wait_log = now + WAIT_LOG_INTERVAL;
                 if let Some(waiting) = self.waiting_for(&core, now) {
@@ -141,7 +151,8 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
             });
         let (chunk, began) = chunks.min_by_key(|(_, began)| *began)?;
         let (items, seconds) = (self.items_of(&chunk.items), now.saturating_sub(began).as_secs());
-        Some(format!("{}: items {}..{} for {seconds} s", self.device(chunk.lane).id, items.start, items.end))
+        let (first, end) = (grouped(items.start), grouped(items.end));
+        Some(format!("{}: items {first}..{end} for {seconds} s", self.device(chunk.lane).id))
     }
 
     /// Checks the run once, and reports progress if it is time.
@@ -149,7 +160,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         self: &Arc<Self>,
         mut core: MutexGuard<'_, Core>,
         control: &Control,
-        reserve: Reserve<'_>,
+        reserve: GetReserve<'_, T>,
         reporter: &mut Option<Reporter<'_>>,
     ) -> Option<StopReason> {
         let stopped = self.check(&mut core, control, reserve);
@@ -168,9 +179,10 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         self: &Arc<Self>,
         core: &mut Core,
         control: &Control,
-        reserve: Reserve<'_>,
+        reserve: GetReserve<'_, T>,
     ) -> Option<StopReason> {
         let now = self.now();
+        self.note_suspension(core, now);
         let stopped = control.stop_reason(|| now);
         if stopped.is_some() {
             core.run.stop();
@@ -180,14 +192,41 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         }
         self.replace_hung(core, now);
         self.replace_unready(core, control.prepare_limit, now);
-        if core.run.needs_reserve(now) {
-            self.add_lanes(core, reserve());
+        if core.run.needs_reserve(now)
+            && !std::mem::replace(&mut core.has_asked_reserve, true)
+            && let Some(reserve) = reserve()
+        {
+            self.make_reserve(core, reserve);
         }
         None
     }
 
-    /// Adds lanes to the run, once, and starts their workers.
-    fn add_lanes(self: &Arc<Self>, core: &mut Core, lanes: Vec<(Arc<PoolDevice>, LaneSpec)>) {
+    /// Makes the lanes in reserve on another thread, which adds them to the run.
+    fn make_reserve(self: &Arc<Self>, core: &mut Core, Reserve { device, make }: Reserve<T>) {
+        let (shared, first) = (self.clone(), device.clone());
+        let make = move || {
+            let operation = "adding the devices that were left out";
+            let made = catch_panic(first.id.clone(), operation, || Ok(make(&shared.task)));
+            shared.add_lanes(&first, made);
+        };
+        if let Err(error) = device.threads.spawn(self.owner, make) {
+            core.keep_failure(&device, thread_error(&device.id, &error));
+            core.run.add_lanes(&[]);
+        }
+    }
+
+    /// Adds lanes to the run, once, and starts their workers. A failure is one of the device on whose thread they were made.
+    fn add_lanes(self: &Arc<Self>, device: &PoolDevice, lanes: Result<NewLanes>) {
+        let mut guard = self.core();
+        let core = &mut *guard;
+        if core.run.outcome().is_some() {
+            return;
+        }
+        let lanes = lanes.unwrap_or_else(|error| {
+            log!(warn, %error, "the devices that were left out cannot be added");
+            core.keep_failure(device, error);
+            Vec::new()
+        });
         log!(
             info,
             lanes = lanes.len(),
@@ -195,13 +234,14 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         );
         let first = core.run.tallies().len();
         let (devices, specs): (Vec<_>, Vec<_>) = lanes.into_iter().unzip();
-        let divide = |device: Arc<PoolDevice>| (device.clone(), can_divide(&self.task, &device, self.unit));
-        self.added.get_or_init(|| devices.into_iter().map(divide).collect());
+        let divisible = |spec: &LaneSpec| spec.divisible && self.unit <= MAX_DIVISIBLE_ITEMS;
+        self.added.get_or_init(|| devices.into_iter().zip(specs.iter().map(divisible)).collect());
         core.run.add_lanes(&specs);
         core.recorder.add_lanes(specs.len());
         for (index, spec) in specs.iter().enumerate() {
             (0..spec.depth).for_each(|_| self.start_worker(core, first + index));
         }
+        drop(guard);
         self.wake_all();
     }
 
@@ -258,7 +298,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         let pool_device = self.device(lane);
         let error = Error::TimedOut { device: pool_device.id.clone(), operation, after };
         log!(warn, device = %pool_device.id, %error, "device timed out");
-        core.keep_failure(error);
+        core.keep_failure(pool_device, error);
         pool_device.reopen(pool_device.generation());
         self.replace(core, lane, now, |activity| !matches!(activity, WorkerActivity::Idle));
         core.record_lane_states(now);

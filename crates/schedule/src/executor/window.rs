@@ -249,11 +249,15 @@ impl<T: Task> Shared<T, StreamData<T>> {
         if window.idle.load(SeqCst) > 0 {
             let mut core = self.core();
             let new = window.announce(&mut core);
+            // Whether any waiting worker can take an item. Others wait until their lane's quarantine is over, or have left
+            // the items to faster lanes: one of these could be woken in the place of a worker that takes it.
+            let all_idle = core.waiting <= window.idle.load(SeqCst);
             drop(core);
             match new {
                 0 => {}
-                // Any worker can take it.
-                1 if self.divisible.iter().all(|divisible| *divisible) => self.work_available.notify_one(),
+                1 if all_idle && self.divisible.iter().all(|divisible| *divisible) => {
+                    self.work_available.notify_one()
+                }
                 _ => self.work_available.notify_all(),
             }
         }

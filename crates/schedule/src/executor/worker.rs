@@ -8,12 +8,12 @@ use std::{
     time::Duration,
 };
 
-use evener_device::{DeviceId, Error, Result};
+use evener_device::{Device, DeviceId, Error, Result};
 use smallvec::SmallVec;
 
 use super::{
-    CachedState, Core, RunData, Shared, Window, WorkSource, WorkerActivity, WorkerEntry, run_worker,
-    ticker::YieldTicks,
+    CachedState, Core, PoolDevice, RunData, Shared, Window, WorkSource, WorkerActivity, WorkerEntry,
+    run_worker, ticker::YieldTicks,
 };
 use crate::{
     contain::{contain, log},
@@ -38,13 +38,13 @@ pub(super) struct ChunkStats {
     pub(super) parts: u64,
 }
 
-/// What a worker of a run does next: a chunk, with the time at which it was handed out.
-pub(super) type Next = super::Next<(run::LaneChunk, Time)>;
+/// What a worker of a run does next.
+pub(super) type Next = super::Next<run::LaneChunk>;
 
 /// A worker of a run.
 pub(crate) struct Worker<T: Task> {
     /// The index of its [`WorkerEntry`].
-    me: usize,
+    index: usize,
     lane: LaneIndex,
     claims: Arc<Claims>,
     state: Option<CachedState<T::State>>,
@@ -58,65 +58,64 @@ impl Core {
     /// Adds a worker of a lane, before its thread starts.
     fn add_worker<T: Task>(&mut self, lane: LaneIndex) -> Worker<T> {
         let entry = WorkerEntry::new(lane);
-        let (me, claims) = (self.workers.len(), entry.claims.clone());
+        let (index, claims) = (self.workers.len(), entry.claims.clone());
         self.workers.push(entry);
-        Worker { me, lane, claims, state: None, scratch: Vec::new(), spun: 0 }
+        Worker { index, lane, claims, state: None, scratch: Vec::new(), spun: 0 }
     }
 }
 
 impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
     type Worker = Worker<T>;
-    type Work = (run::LaneChunk, Time);
+    type Work = run::LaneChunk;
 
     /// Gets a state for the worker: its own, a cached one, or a new one.
     fn prepare(&self, worker: &mut Worker<T>) -> Next {
-        let Worker { me, lane, ref mut state, .. } = *worker;
+        let Worker { index, lane, ref mut state, .. } = *worker;
         let pool_device = self.device(lane);
         let mut available = state.take().or_else(|| self.states.take(pool_device));
         loop {
-            let Some(mut core) = self.wait_out_quarantine(me, lane) else {
+            let Some(mut core) = self.wait_out_quarantine(index, lane) else {
                 // The worker is not needed: `exit` returns the state to the cache.
                 *state = available;
                 return Next::Exit;
             };
             let (device, generation) = pool_device.device();
             if let Some(kept) = available.take_if(|it| it.generation == generation) {
-                self.mark_ready(&mut core, lane, &kept.state);
-                let next = self.ask_within(&mut core, me, lane, generation, self.now());
+                self.mark_ready(&mut core, lane, kept.max_items);
+                let next = self.ask_within(&mut core, index, lane, generation, self.now());
                 *state = Some(kept);
                 return next;
             }
             let began = self.now();
-            core.workers[me].activity = WorkerActivity::Preparing(began);
+            core.workers[index].activity = WorkerActivity::Preparing(began);
             drop(core);
             // Dropping a state runs the task's code, so it happens without the lock.
             available = None;
-            let resident = self.states.resident(pool_device, generation);
-            let prepare = || self.task.prepare_with(&device, &resident);
-            let prepared = catch_panic(pool_device.id.clone(), "preparing the device", prepare);
+            let prepared = self.make_state(pool_device, &device, generation);
             let mut core = self.core();
             let now = self.now();
-            if core.workers[me].abandoned {
+            if core.workers[index].abandoned {
                 return Next::Exit;
             }
-            core.workers[me].activity = WorkerActivity::Idle;
+            core.workers[index].activity = WorkerActivity::Idle;
             core.recorder.prepared(lane, began, now);
             match prepared {
                 Ok(made) => {
-                    self.mark_ready(&mut core, lane, &made);
-                    *state = Some(self.states.track(pool_device, CachedState::new(made, generation)));
-                    return self.ask_within(&mut core, me, lane, generation, now);
+                    self.mark_ready(&mut core, lane, made.max_items);
+                    *state = Some(made);
+                    return self.ask_within(&mut core, index, lane, generation, now);
                 }
                 Err(error) => {
                     log!(warn, device = %pool_device.id, %error, "preparing a device failed");
                     let failure = FailureKind::from(&error);
-                    // If several workers fail for one reason, only the first one counts; the others try again.
+                    // If several workers of a lane fail because their device was lost, the first one reopens it, and only
+                    // its failure counts against the lane; the others try again.
                     if matches!(failure, FailureKind::Unable | FailureKind::Task)
                         || pool_device.reopen(generation)
                     {
                         core.run.lane_failed(lane, failure, now);
                     }
-                    core.keep_failure(error);
+                    core.keep_failure(pool_device, error);
                     core.record_lane_states(now);
                     self.wake_all();
                 }
@@ -125,15 +124,16 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
     }
 
     /// Runs a chunk and reports the result. Returns what comes next.
-    fn run(&self, worker: &mut Worker<T>, (mut chunk, began): (run::LaneChunk, Time)) -> Next {
-        let Worker { me, lane, ref claims, state: Some(ref mut state), ref mut scratch, .. } = *worker else {
+    fn run(&self, worker: &mut Worker<T>, mut chunk: run::LaneChunk) -> Next {
+        let Worker { index, lane, ref claims, state: Some(ref mut state), ref mut scratch, .. } = *worker
+        else {
             return Next::Prepare;
         };
         self.device(lane).counters.begin();
         let in_place = self.data.slots().filter(|_| chunk.exclusive && self.fold.is_none());
         let guard = in_place.map(ResultSlots::guard);
         if let Some(None) = guard {
-            return self.ended(me, lane);
+            return self.ended(index, lane);
         }
         let items = self.items_of(&chunk.items);
         let count = items.end - items.start;
@@ -166,13 +166,13 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
             chunk.items.end = chunk.items.start + u64::from(claims.end()).div_ceil(self.unit);
         }
         match outcome {
-            Ok(done) => self.finish(me, &chunk, began, done, results, generation, in_place.is_some()),
+            Ok(done) => self.finish(index, &chunk, done, results, generation, in_place.is_some()),
             Err(error) => {
                 // Dropping results runs the user's code, whose panic would hide the error.
                 contain(|| drop(results));
                 // The task's own error may have left its state half changed.
-                state.sound &= !matches!(error, Error::Task { .. });
-                self.fail(me, &chunk, began, error, generation)
+                state.is_reusable &= !matches!(error, Error::Task { .. });
+                self.fail(index, &chunk, error, generation)
             }
         }
     }
@@ -181,36 +181,41 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
     fn wait(&self, worker: &mut Worker<T>, until: Option<Time>) -> Next {
         /// A worker asks again at least this often.
         const LONGEST: Duration = Duration::from_millis(50);
-        let Worker { me, lane, state: Some(ref state), ref mut spun, .. } = *worker else {
+        let Worker { index, lane, state: Some(ref state), ref mut spun, .. } = *worker else {
             return Next::Prepare;
         };
         let window = self.data.window();
         if let Some(window) = window {
-            let seen = self.core().workers[me].seen;
+            let seen = self.core().workers[index].seen;
             if window.spin(seen, spun) {
-                return self.ask(me, lane, state.generation);
+                return self.ask(index, lane, state.generation);
             }
         }
         let core = self.core();
         // The run may have ended since the worker asked.
-        if core.workers[me].abandoned || core.run.outcome().is_some() {
+        if core.workers[index].abandoned || core.run.outcome().is_some() {
             return Next::Exit;
         }
         let limit = until.map_or(LONGEST, |until| until.saturating_sub(self.now()).min(LONGEST));
         // A worker that left the remaining items to others need not be woken for more.
         let woken_by = window.filter(|_| core.run.is_drained());
         woken_by.into_iter().for_each(Window::begin_wait);
-        let has_new = window.is_some_and(|window| window.arrived() != core.workers[me].seen);
-        let core = if has_new { core } else { wait_timeout(&self.work_available, core, limit) };
+        let has_new = |core: &Core| window.is_some_and(|window| window.arrived() != core.workers[index].seen);
+        let core = if has_new(&core) { core } else { self.wait_for_work(core, limit) };
         woken_by.into_iter().for_each(Window::end_wait);
-        let has_ended = core.run.outcome().is_some();
+        let (has_ended, has_new) = (core.run.outcome().is_some(), has_new(&core));
         drop(core);
         if has_ended {
             // `notify_end` woke one waiting worker only.
             self.work_available.notify_all();
             return Next::Exit;
         }
-        self.ask(me, lane, state.generation)
+        let next = self.ask(index, lane, state.generation);
+        if has_new && matches!(next, Next::Wait { .. }) {
+            // This worker leaves the new items to others, and may have been woken in the place of one that would take them.
+            self.work_available.notify_all();
+        }
+        next
     }
 
     /// Returns the worker's state to the cache.
@@ -221,10 +226,10 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
     }
 
     /// Gives the worker's chunk back, and retires its lane.
-    fn panicked(&self, &mut Worker { me, lane, .. }: &mut Worker<T>, message: String) {
+    fn panicked(&self, &mut Worker { index, lane, .. }: &mut Worker<T>, message: String) {
         let mut core = self.core();
         let now = self.now();
-        let entry = &mut core.workers[me];
+        let entry = &mut core.workers[index];
         if std::mem::replace(&mut entry.abandoned, true) {
             return;
         }
@@ -236,7 +241,7 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
         }
         let error = task_error(&self.device(lane).id, "working on a lane".into(), message);
         log!(warn, device = %self.device(lane).id, %error, "a worker panicked");
-        core.keep_failure(error);
+        core.keep_failure(self.device(lane), error);
         core.run.lane_failed(lane, FailureKind::Unable, now);
         core.record_lane_states(now);
         drop(core);
@@ -248,25 +253,25 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
     /// Starts a worker on a lane. The caller holds the lock.
     pub(super) fn start_worker(self: &Arc<Self>, core: &mut Core, lane: LaneIndex) {
         let worker = core.add_worker(lane);
-        let me = worker.me;
+        let index = worker.index;
         if let Err(error) = self.spawn(worker) {
-            self.worker_not_started(core, me, &error);
+            self.worker_not_started(core, index, &error);
         }
     }
 
     fn spawn(self: &Arc<Self>, worker: Worker<T>) -> std::io::Result<()> {
         let shared = self.clone();
-        self.device(worker.lane).threads.spawn(move || {
+        self.device(worker.lane).threads.spawn(self.owner, move || {
             shared.start_some_workers();
             run_worker(&shared, worker, Next::Prepare);
         })
     }
 
     /// Retires the lane of a worker for which the system gave no thread.
-    fn worker_not_started(&self, core: &mut Core, me: usize, error: &std::io::Error) {
-        core.workers[me].abandoned = true;
-        let lane = core.workers[me].lane;
-        core.keep_failure(thread_error(&self.device(lane).id, error));
+    fn worker_not_started(&self, core: &mut Core, index: usize, error: &std::io::Error) {
+        core.workers[index].abandoned = true;
+        let lane = core.workers[index].lane;
+        core.keep_failure(self.device(lane), thread_error(&self.device(lane).id, error));
         core.run.lane_failed(lane, FailureKind::Unable, self.now());
         self.wake_all();
     }
@@ -289,10 +294,10 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
             is_started = workers.is_empty();
             // A worker that starts will start others; if none does, the next lanes are tried here.
             for worker in workers {
-                let me = worker.me;
+                let index = worker.index;
                 match self.spawn(worker) {
                     Ok(()) => is_started = true,
-                    Err(error) => self.worker_not_started(&mut self.core(), me, &error),
+                    Err(error) => self.worker_not_started(&mut self.core(), index, &error),
                 }
             }
         }
@@ -303,26 +308,21 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
     pub(super) fn work_on_lane(self: &Arc<Self>, lane: LaneIndex, mut between_chunks: impl FnMut()) {
         let pool_device = self.device(lane);
         let (device, generation) = pool_device.device();
-        let new = || {
-            let resident = self.states.resident(pool_device, generation);
-            let prepare = || self.task.prepare_with(&device, &resident);
-            let state = catch_panic(pool_device.id.clone(), "preparing the device", prepare).ok()?;
-            Some(self.states.track(pool_device, CachedState::new(state, generation)))
-        };
+        let new = || self.make_state(pool_device, &device, generation).ok();
         // An error here happens again in the worker, which reports it.
         if let Some(state) = self.states.take(pool_device).or_else(new) {
             let mut core = self.core();
             let mut worker = core.add_worker(lane);
             let _ticks = YieldTicks::begin(&worker.claims);
-            self.mark_ready(&mut core, lane, &state.state);
+            self.mark_ready(&mut core, lane, state.max_items);
             drop(core);
-            let mut next = self.ask(worker.me, lane, state.generation);
+            let mut next = self.ask(worker.index, lane, state.generation);
             worker.state = Some(state);
             while let Next::Run(work) = next {
                 next = self.run(&mut worker, work);
                 between_chunks();
             }
-            self.core().workers[worker.me].abandoned = true;
+            self.core().workers[worker.index].abandoned = true;
             self.exit(&mut worker);
         }
         let mut core = self.core();
@@ -332,13 +332,38 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
     }
 
     /// Records that a lane is ready, and limits its chunks to what its state can hold.
-    fn mark_ready(&self, core: &mut Core, lane: LaneIndex, state: &T::State) {
+    fn mark_ready(&self, core: &mut Core, lane: LaneIndex, max_items: u64) {
         core.recorder.ready(lane, self.now());
-        core.run.limit(lane, self.task.max_items(state) / self.unit);
+        core.run.limit(lane, max_items / self.unit);
+    }
+
+    /// Makes a state of the task on a generation of a device. Called without the lock, since this runs the task's code.
+    fn make_state(
+        &self,
+        pool_device: &PoolDevice,
+        device: &Device,
+        generation: u64,
+    ) -> Result<CachedState<T::State>> {
+        let resident = self.states.resident(pool_device, generation);
+        let prepare = || {
+            let state = self.task.prepare_with(device, &resident)?;
+            let max_items = self.task.max_items(&state);
+            Ok(CachedState::new(state, generation, max_items))
+        };
+        let made = catch_panic(pool_device.id.clone(), "preparing the device", prepare)?;
+        Ok(self.states.track(pool_device, made))
+    }
+
+    /// Waits until there may be work, or the limit has passed.
+    fn wait_for_work<'s>(&'s self, mut core: MutexGuard<'s, Core>, limit: Duration) -> MutexGuard<'s, Core> {
+        core.waiting += 1;
+        let mut core = wait_timeout(&self.work_available, core, limit);
+        core.waiting -= 1;
+        core
     }
 
     /// Waits until a lane's quarantine is over. Returns the lock, or `None` if the worker is not needed any more.
-    fn wait_out_quarantine(&self, me: usize, lane: LaneIndex) -> Option<MutexGuard<'_, Core>> {
+    fn wait_out_quarantine(&self, index: usize, lane: LaneIndex) -> Option<MutexGuard<'_, Core>> {
         let mut core = self.core();
         loop {
             if core.run.outcome().is_some() {
@@ -346,13 +371,13 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
                 self.work_available.notify_all();
                 return None;
             }
-            if core.workers[me].abandoned {
+            if core.workers[index].abandoned {
                 return None;
             }
             let now = self.now();
             match core.run.state(lane) {
                 LaneState::Quarantined { until } if until > now => {
-                    core = wait_timeout(&self.work_available, core, until - now)
+                    core = self.wait_for_work(core, until - now)
                 }
                 LaneState::Retired => return None,
                 LaneState::Healthy | LaneState::Quarantined { .. } => return Some(core),
@@ -360,21 +385,21 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         }
     }
 
-    fn ask(&self, me: usize, lane: LaneIndex, generation: u64) -> Next {
+    fn ask(&self, index: usize, lane: LaneIndex, generation: u64) -> Next {
         let mut core = self.core();
         let now = self.now();
-        self.ask_within(&mut core, me, lane, generation, now)
+        self.ask_within(&mut core, index, lane, generation, now)
     }
 
     pub(super) fn ask_within(
         &self,
         core: &mut Core,
-        me: usize,
+        index: usize,
         lane: LaneIndex,
         generation: u64,
         now: Time,
     ) -> Next {
-        if core.workers[me].abandoned {
+        if core.workers[index].abandoned {
             return Next::Exit;
         }
         if self.device(lane).generation() != generation {
@@ -382,7 +407,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         }
         if let Some(window) = self.data.window() {
             window.announce(core);
-            core.workers[me].seen = window.announced();
+            core.workers[index].seen = window.announced();
         }
         let mut answer = match self.steal_most(core, lane, now) {
             Some(answer) => answer,
@@ -399,14 +424,14 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
             Answer::Run(chunk) => {
                 if self.is_divisible(lane) {
                     let items = self.items_of(&chunk.items);
-                    core.workers[me].claims.begin(items.end - items.start);
+                    core.workers[index].claims.begin(items.end - items.start);
                 }
                 if let Some(window) = self.data.window() {
                     window.hand_out(&chunk.items);
                 }
-                core.workers[me].activity = WorkerActivity::Chunk(chunk.clone(), now);
+                core.workers[index].activity = WorkerActivity::Chunk(chunk.clone(), now);
                 log!(trace, lane, items = ?chunk.items, purpose = ?chunk.purpose, "chunk started");
-                Next::Run((chunk, now))
+                Next::Run(chunk)
             }
             Answer::Wait { until } => Next::Wait { until },
             Answer::Ended | Answer::Steal { .. } => Next::Exit,

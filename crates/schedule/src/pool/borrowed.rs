@@ -8,7 +8,7 @@ use bytemuck::Pod;
 use super::{Job, Mapped, Pool};
 use crate::{
     error::RunError,
-    report::Report,
+    report::{Report, count_of},
     task::{Arrays, KernelTask, ResultSlots, Task, borrowed_task},
 };
 
@@ -19,6 +19,8 @@ impl Pool {
     /// The function may itself call the pool. Each such call is a separate run with its own threads, which the pool
     /// keeps, so a recursive function needs more threads with every level. In deep recursion, call the pool on the first
     /// few levels only, and loop on the calling thread below them.
+    ///
+    /// The threads have stacks of 8 MiB, or of `RUST_MIN_STACK` bytes (an environment variable) if that is more.
     ///
     /// ```
     /// use evener_device::Device;
@@ -54,6 +56,8 @@ impl Pool {
     /// assert_eq!(changes.results(), [-2, 3, -3, 4]);
     ///
     /// // Arrays as results are the rows of a matrix, one after another.
+    /// let table = pool.map_range(1..4, |number| [number, number * number])?;
+    /// assert_eq!(table.results().as_flattened(), [1, 1, 2, 4, 3, 9]);
     /// # Ok::<(), evener_schedule::RunError>(())
     /// ```
     pub fn map_range<O, F>(&self, range: Range<usize>, function: F) -> Result<Mapped<O>, RunError>
@@ -83,11 +87,13 @@ impl<'a, T: Task> Job<'a, T> {
         T::Output: Copy,
     {
         if items.len() != results.len() {
-            let message = format!("{} items, but {} results", items.len(), results.len());
+            let [items, results] = [(items.len(), "item"), (results.len(), "result")]
+                .map(|(len, thing)| count_of(len as u64, thing));
+            let message = format!("{items}, but {results}");
             return Err(RunError::ArrayMismatch { task: self.task.name().into(), message });
         }
         // SAFETY: a run returns or unwinds only once no thread can write results.
-        let slots = |_| unsafe { ResultSlots::lent(results) };
+        let slots = |_| Ok(unsafe { ResultSlots::lent(results) });
         Ok(self.execute_with(self.options.settings, items, 1, None, None, slots)?.report)
     }
 }

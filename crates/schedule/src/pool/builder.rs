@@ -2,7 +2,7 @@
 
 use std::{borrow::Borrow, path::PathBuf, sync::Arc};
 
-use evener_device::{Device, Inventory, cache_folder};
+use evener_device::{Device, Inventory, Telemetry, cache_folder};
 
 use super::{Inner, Options, Pool, shared_model::SharedModel};
 use crate::{error::RunError, executor::PoolDevice, run::Settings, strategy::Strategy};
@@ -57,7 +57,8 @@ impl PoolBuilder {
         self
     }
 
-    /// Makes the pool. Fails if there are no devices.
+    /// Makes the pool. Fails if there are no devices, or if two of them
+    /// [are the same hardware](Device::shares_hardware_with).
     pub fn build(self) -> Result<Pool, RunError> {
         let devices = match self.devices {
             Some(devices) => devices,
@@ -66,6 +67,14 @@ impl PoolBuilder {
         if devices.is_empty() {
             return Err(RunError::NoDevices);
         }
+        for (index, second) in devices.iter().enumerate() {
+            if let Some(first) = devices[..index].iter().find(|first| first.shares_hardware_with(second)) {
+                let (first, second) = (first.id().clone(), second.id().clone());
+                return Err(RunError::SameHardware { first, second });
+            }
+        }
+        // Utilization is counted from here on: the first run need not wait for it.
+        devices.iter().for_each(|device| Telemetry::begin(device.describe()));
         let device = |(index, device)| Arc::new(PoolDevice::new(index, device));
         let devices = devices.into_iter().enumerate().map(device).collect();
         let (cached, model) = (Default::default(), Arc::new(SharedModel::new(self.history)));

@@ -2,20 +2,23 @@
 
 use std::{
     any::type_name,
-    cell::OnceCell,
+    collections::TryReserveError,
     hash::{DefaultHasher, Hash, Hasher},
     ops::Range,
-    sync::{Arc, TryLockError},
+    sync::{Arc, Mutex, TryLockError},
     time::{Duration, Instant},
 };
 
-use evener_device::{Device, DeviceKind};
+use evener_device::{Device, DeviceKind, Error};
 
-use super::{Job, Mapped, history::Selection};
+use super::{
+    Job, Mapped,
+    history::{JobHistory, RunDevices},
+};
 use crate::{
     contain::{contain, log},
     error::{DoneItems, RunError},
-    executor::{Fold, PoolDevice, Reserve, Shared, SliceData, StopReason},
+    executor::{Fold, GetReserve, PoolDevice, Reserve, RunTicks, Shared, SliceData, StopReason},
     hybrid::{Candidate, Observation},
     progress::Reporter,
     recorder::{DeviceLanes, Recorder},
@@ -38,14 +41,14 @@ pub(super) struct Lanes {
 
 impl<T: Task> Job<'_, T> {
     /// Selects the devices of a run of so many items: the one device `only`, or those that are worth using.
-    pub(super) fn select(&self, only: Option<usize>, items: u64) -> Result<Selection, RunError> {
-        let chooses = only.is_none()
-            && self.options.chooses
+    pub(super) fn select(&self, only: Option<usize>, items: u64) -> Result<RunDevices, RunError> {
+        let selects_devices = only.is_none()
+            && self.options.selects_devices
             && self.options.strategy == Strategy::Adaptive
             && items > 0;
         let are_ready =
             |devices: &[Arc<PoolDevice>]| devices.iter().all(|device| self.context.states.has(device));
-        if chooses
+        if selects_devices
             && let Some(cached_choice) = lock(&self.context.history).cached_choice(items)
             && are_ready(&cached_choice.devices)
         {
@@ -60,9 +63,9 @@ impl<T: Task> Job<'_, T> {
         };
         let mut left_out: Vec<LeftOut> =
             self.pool.inner().devices.iter().filter(usable).map(no_code).collect();
-        if !chooses {
+        if !selects_devices {
             devices.retain(|device| only.is_none_or(|only| device.index == only));
-            return Ok(Selection {
+            return Ok(RunDevices {
                 devices,
                 reserve: Vec::new(),
                 left_out: left_out.into(),
@@ -93,7 +96,7 @@ impl<T: Task> Job<'_, T> {
             devices.into_iter().partition(|_| used.next().unwrap_or_default());
         let (left_out, predicted, is_provisional) =
             (left_out.into(), choice.predicted, choice.is_provisional);
-        let selection = Selection { devices, reserve, left_out, predicted, is_provisional, fresh: true };
+        let selection = RunDevices { devices, reserve, left_out, predicted, is_provisional, fresh: true };
         // A run with a device that is not prepared yet takes longer than the next ones.
         if are_ready(&selection.devices) {
             lock(&self.context.history).cache_choice(items, &selection, begin.elapsed());
@@ -101,46 +104,20 @@ impl<T: Task> Job<'_, T> {
         Ok(selection)
     }
 
-    /// Makes the lanes of devices: one per core of the processor, except cores that feed other devices, and one per
-    /// other device, with as many chunks in flight as the task has workers. No more than there are units.
+    /// Makes the lanes of devices for a run of so many units.
     pub(super) fn lanes(&self, used: &[Arc<PoolDevice>], units: u64, unit: u64) -> Lanes {
-        let mut lanes = Lanes::default();
-        let history = lock(&self.context.history);
-        let known: Vec<Option<Expected>> =
-            used.iter().map(|device| history.expected(device, unit, units)).collect();
-        drop(history);
-        let is_core = |device: &Arc<PoolDevice>| device.device().0.describe().kind == DeviceKind::Cpu;
-        let feeding = |device: &&Arc<PoolDevice>| {
-            (!is_core(device)).then(|| self.task.workers(&device.device().0).max(1) as u64)
+        make_lanes(&self.task, &self.context.history, used, units, unit)
+    }
+
+    /// The lanes of the devices in reserve, if there are any: they are made when they are needed, since most runs never need
+    /// them, and short ones have no time to prepare them.
+    fn reserve(&self, reserve: &[Arc<PoolDevice>], units: u64, unit: u64) -> Option<Reserve<T>> {
+        let (history, devices) = (self.context.history.clone(), reserve.to_vec());
+        let make = move |task: &T| {
+            let Lanes { devices, specs, .. } = make_lanes(task, &history, &devices, units, unit);
+            devices.into_iter().zip(specs).collect()
         };
-        let feeders: u64 = used.iter().filter_map(|device| feeding(&device)).sum();
-        for (device, expected) in used.iter().zip(known) {
-            let (opened, _) = device.device();
-            let mut workers = self.task.workers(&opened).max(1) as u64;
-            if is_core(device) && opened.describe().part_of.is_none() {
-                // A thread that feeds another device needs a core, or that device waits.
-                workers = workers.saturating_sub(feeders).max(1);
-            }
-            let workers = workers.min(units).min(useful_workers(expected, units, is_core(device))) as usize;
-            let (count, depth) =
-                if opened.describe().kind == DeviceKind::Cpu { (workers, 1) } else { (1, workers) };
-            let spec = LaneSpec {
-                depth,
-                max_items: Some(MAX_DIVISIBLE_ITEMS / unit.max(1))
-                    .filter(|_| self.task.is_divisible(&opened)),
-                may_hang: self.task.may_hang(&opened),
-                divisible: self.task.is_divisible(&opened),
-                // The cores of a processor share its score.
-                score: device.score / count as f64,
-                launch_seconds: 0.0,
-                expected,
-            };
-            let first = lanes.specs.len();
-            lanes.device_lanes.push(DeviceLanes { id: device.id.to_string(), lanes: first..first + count });
-            lanes.devices.extend(std::iter::repeat_n(device.clone(), count));
-            lanes.specs.extend(std::iter::repeat_n(spec, count));
-        }
-        lanes
+        Some(Reserve { device: reserve.first()?.clone(), make: Box::new(make) })
     }
 
     pub(super) fn execute(
@@ -161,16 +138,16 @@ impl<T: Task> Job<'_, T> {
         unit: u64,
         fold: Option<Fold<T::Output>>,
         only: Option<usize>,
-        slots: impl FnOnce(usize) -> ResultSlots<T::Output>,
+        slots: impl FnOnce(usize) -> Result<ResultSlots<T::Output>, TryReserveError>,
     ) -> Result<Mapped<T::Output>, RunError> {
         let count = items.len() as u64;
         let units = count.div_ceil(unit);
         // A run that is stopped before it begins does nothing.
         if let Some(stopped) = self.options.control.stop_reason(|| Time::ZERO).filter(|_| count > 0) {
-            return Err(stopped.error(DoneItems::default(), count));
+            return Err(stopped.error(DoneItems::default(), count, false));
         }
         let selection = self.select(only, count)?;
-        let Selection { mut devices, reserve, left_out, predicted, .. } = selection.clone();
+        let RunDevices { mut devices, reserve, left_out, predicted, .. } = selection.clone();
         let cold: Vec<bool> = devices.iter().map(|device| !self.context.states.has(device)).collect();
         let lanes = self.lanes(&devices, units, unit);
         let mut run = self.decide(settings, &devices, &lanes, (unit, units), items);
@@ -178,20 +155,23 @@ impl<T: Task> Job<'_, T> {
         if !reserve.is_empty() {
             run = run.with_reserve();
         }
-        let own = caller_lane(&lane_devices, &specs, units);
+        let caller_lane = caller_lane(&lane_devices, &specs, units);
         let workers = specs.iter().enumerate();
         let workers: Vec<usize> =
-            workers.map(|(lane, spec)| if own == Some(lane) { 0 } else { spec.depth }).collect();
+            workers.map(|(lane, spec)| if caller_lane == Some(lane) { 0 } else { spec.depth }).collect();
+        let too_large = |_| RunError::ResultsTooLarge { items: count, bytes_each: size_of::<T::Output>() };
+        let results = slots(units as usize).map_err(too_large)?;
         // SAFETY: `guard` revokes the items before this function returns or unwinds.
         #[allow(unsafe_code)]
         let lent = unsafe { LentItems::new(items) };
-        let ends = SliceData { items: lent, results: slots(units as usize) };
+        let data = SliceData { items: lent, results };
+        let ticks = RunTicks::begin();
         let shared = Arc::new(Shared::new(
             self.task.clone(),
             run,
             Recorder::new(specs.len(), self.options.keeps_trace),
             lane_devices,
-            ends,
+            data,
             fold,
             (unit, count),
             self.context.states.clone(),
@@ -199,27 +179,30 @@ impl<T: Task> Job<'_, T> {
         let mut guard = RunGuard { shared: &shared, is_watched: false };
         log!(debug, task = self.task.name(), items = count, lanes = specs.len(), "run started");
         shared.begin(&workers);
-        // Most runs never need the reserve, and short ones have no time to prepare it.
-        let called_in = OnceCell::new();
-        let call_in = || {
-            let lanes = called_in.get_or_init(|| self.lanes(&reserve, units, unit));
-            lanes.devices.iter().cloned().zip(lanes.specs.iter().copied()).collect()
-        };
-        let stopped = self.watch(&shared, &call_in, own);
+        let stopped = self.watch(&shared, &|| self.reserve(&reserve, units, unit), caller_lane);
         guard.is_watched = true;
-        drop(guard);
+        drop((guard, ticks));
 
         let mut core = shared.core();
         let wall = shared.now();
-        let has_called_in = called_in.get().is_some();
-        if let Some(called_in) = called_in.into_inner() {
-            devices.extend(reserve);
-            device_lanes.extend(called_in.device_lanes.into_iter().map(|DeviceLanes { id, lanes }| {
-                DeviceLanes { id, lanes: lanes.start + specs.len()..lanes.end + specs.len() }
-            }));
+        core.record_in_flight(wall);
+        let added = shared.added();
+        let mut lane = specs.len();
+        // The lanes of one device follow each other.
+        for lanes in added.chunk_by(|(one, _), (other, _)| one.index == other.index) {
+            let device = &lanes[0].0;
+            device_lanes.push(DeviceLanes { id: device.id.to_string(), lanes: lane..lane + lanes.len() });
+            devices.push(device.clone());
+            lane += lanes.len();
         }
+        let needed_reserve = !added.is_empty();
         let mut report = core.recorder.report(&core.run, &device_lanes, count, wall, None);
-        let spans = core.recorder.take_spans();
+        for (device, report) in devices.iter().zip(&mut report.devices) {
+            let failures = core.failures.iter().filter(|(index, _)| *index == device.index);
+            report.failures = failures.map(|(_, error)| failure_text(error)).collect();
+        }
+        let mut spans = core.recorder.take_spans();
+        spans.iter_mut().for_each(|span| span.items = shared.items_of(&span.items));
         let ending = shared.result(&mut core, stopped, count);
         let accepted = std::mem::take(&mut core.accepted);
         // Only a successful run says how long one takes.
@@ -234,11 +217,11 @@ impl<T: Task> Job<'_, T> {
         // `watch` returns only when the run has ended.
         ending.unwrap_or(Err(RunError::NoDevices))?;
         let results = results.ok_or(RunError::NoDevices)?;
-        self.learn(&report, selection, &cold, only, has_called_in);
+        self.learn(&report, selection, &cold, only, needed_reserve);
         report.task = Some(self.task.name().into());
         report.strategy = Some(self.options.strategy.name().into());
         report.left_out = left_out.to_vec();
-        if has_called_in {
+        if needed_reserve {
             report.left_out.retain(|left_out| !device_lanes.iter().any(|lanes| lanes.id == left_out.id));
         }
         report.predicted_s = predicted.map(|predicted| predicted.as_secs_f64());
@@ -294,8 +277,8 @@ impl<T: Task> Job<'_, T> {
     fn watch(
         &self,
         shared: &Arc<Shared<T, SliceData<T>>>,
-        reserve: Reserve<'_>,
-        own: Option<usize>,
+        reserve: GetReserve<'_, T>,
+        caller_lane: Option<usize>,
     ) -> Option<StopReason> {
         // Of two runs of a job at the same time, one reports progress: the other must not wait for it.
         let mut callback = self.progress.as_ref().and_then(|listener| match listener.try_lock() {
@@ -304,7 +287,7 @@ impl<T: Task> Job<'_, T> {
             Ok(listener) => Some(listener),
         });
         let mut reporter = callback.as_mut().map(|callback| Reporter::new(&mut ***callback));
-        shared.watch(&self.options.control, reserve, &mut reporter, own)
+        shared.watch(&self.options.control, reserve, &mut reporter, caller_lane)
     }
 
     /// Teaches the model from a run whose work was divided by the devices' speeds. If devices in reserve had to help,
@@ -312,7 +295,7 @@ impl<T: Task> Job<'_, T> {
     fn learn(
         &self,
         report: &Report,
-        selection: Selection,
+        selection: RunDevices,
         cold: &[bool],
         only: Option<usize>,
         needed_help: bool,
@@ -353,6 +336,63 @@ impl<T: Task> Job<'_, T> {
     }
 }
 
+/// Makes the lanes of devices: one per core of the processor, except cores that feed other devices, and one per other
+/// device, with as many chunks in flight as the task has workers. No more than there are units.
+fn make_lanes<T: Task>(
+    task: &T,
+    history: &Mutex<JobHistory>,
+    used: &[Arc<PoolDevice>],
+    units: u64,
+    unit: u64,
+) -> Lanes {
+    let mut lanes = Lanes::default();
+    let history = lock(history);
+    let known: Vec<Option<Expected>> =
+        used.iter().map(|device| history.expected(device, unit, units)).collect();
+    drop(history);
+    let is_core = |device: &Arc<PoolDevice>| device.device().0.describe().kind == DeviceKind::Cpu;
+    let feeding = |device: &&Arc<PoolDevice>| {
+        (!is_core(device)).then(|| task.workers(&device.device().0).max(1) as u64)
+    };
+    let feeders: u64 = used.iter().filter_map(|device| feeding(&device)).sum();
+    for (device, expected) in used.iter().zip(known) {
+        let (opened, _) = device.device();
+        let mut workers = task.workers(&opened).max(1) as u64;
+        if is_core(device) && opened.describe().part_of.is_none() {
+            // A thread that feeds another device needs a core, or that device waits.
+            workers = workers.saturating_sub(feeders).max(1);
+        }
+        let workers = workers.min(units).min(useful_workers(expected, units, is_core(device))) as usize;
+        let (count, depth) =
+            if opened.describe().kind == DeviceKind::Cpu { (workers, 1) } else { (1, workers) };
+        let spec = LaneSpec {
+            depth,
+            max_items: Some(MAX_DIVISIBLE_ITEMS / unit.max(1)).filter(|_| task.is_divisible(&opened)),
+            may_hang: task.may_hang(&opened),
+            divisible: task.is_divisible(&opened),
+            // The cores of a processor share its score.
+            score: device.score / count as f64,
+            launch_seconds: 0.0,
+            expected,
+        };
+        let first = lanes.specs.len();
+        lanes.device_lanes.push(DeviceLanes { id: device.id.to_string(), lanes: first..first + count });
+        lanes.devices.extend(std::iter::repeat_n(device.clone(), count));
+        lanes.specs.extend(std::iter::repeat_n(spec, count));
+    }
+    lanes
+}
+
+/// An error in a report. A compiler's log may be long.
+fn failure_text(error: &Error) -> String {
+    const LONGEST: usize = 4_000;
+    let text = error.to_string();
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
 /// Revokes the items and closes the result slots when a run returns or unwinds.
 struct RunGuard<'s, T: Task> {
     shared: &'s Arc<Shared<T, SliceData<T>>>,
@@ -367,7 +407,8 @@ impl<T: Task> Drop for RunGuard<'_, T> {
         items.revoke();
         results.close();
         if !self.is_watched {
-            // The user's progress callback has panicked. A second panic would abort the process.
+            // `watch` has panicked, in the user's progress callback, and this thread unwinds. The results are dropped here,
+            // and a second panic, of a result's drop, would abort the process.
             let accepted = std::mem::take(&mut self.shared.core().accepted);
             // SAFETY: `finish` writes exactly the units that it accepts.
             #[allow(unsafe_code)]

@@ -42,7 +42,7 @@ pub(super) struct JobHistory {
 
 /// The devices that a run uses.
 #[derive(Debug, Clone)]
-pub(super) struct Selection {
+pub(super) struct RunDevices {
     pub(super) devices: Vec<Arc<PoolDevice>>,
     /// The devices that join if these fail, or do not respond.
     pub(super) reserve: Vec<Arc<PoolDevice>>,
@@ -54,9 +54,9 @@ pub(super) struct Selection {
     pub(super) fresh: bool,
 }
 
-impl Selection {
+impl RunDevices {
     /// Whether both have the same devices.
-    fn is_like(&self, other: &Selection) -> bool {
+    fn is_like(&self, other: &RunDevices) -> bool {
         let index = |device: &Arc<PoolDevice>| device.index;
         self.devices.iter().map(index).eq(other.devices.iter().map(index))
     }
@@ -64,26 +64,27 @@ impl Selection {
 
 #[derive(Debug)]
 struct CachedChoice {
-    selection: Selection,
+    selection: RunDevices,
     /// How long the decision took.
     deciding: Duration,
-    /// The total time of the runs with this choice, and the times of the first ones, with their items.
+    /// The total time of the runs with this choice.
     used: Duration,
-    walls: Vec<(Duration, u64)>,
+    /// The times of the first runs with this choice, and their items.
+    timed_runs: Vec<(Duration, u64)>,
     /// Which of the devices have done an item.
-    worked: Vec<bool>,
+    have_worked: Vec<bool>,
 }
 
 impl CachedChoice {
-    fn new(selection: Selection, deciding: Duration) -> Self {
-        let worked = vec![false; selection.devices.len()];
-        CachedChoice { selection, deciding, used: Duration::ZERO, walls: Vec::new(), worked }
+    fn new(selection: RunDevices, deciding: Duration) -> Self {
+        let have_worked = vec![false; selection.devices.len()];
+        CachedChoice { selection, deciding, used: Duration::ZERO, timed_runs: Vec::new(), have_worked }
     }
 
     /// Whether the choice should be made anew.
-    fn is_over(&self) -> bool {
+    fn is_outdated(&self) -> bool {
         if self.selection.is_provisional {
-            self.walls.len() >= EXPLORATION_RUNS || self.used >= EXPLORATION_TIME
+            self.timed_runs.len() >= EXPLORATION_RUNS || self.used >= EXPLORATION_TIME
         } else {
             self.used >= self.deciding * DECISION_WORTH
         }
@@ -92,11 +93,11 @@ impl CachedChoice {
     /// Adds a run's time.
     fn add(&mut self, items: u64, wall: Duration, report: &Report) {
         self.used += wall;
-        for (worked, device) in self.worked.iter_mut().zip(&report.devices) {
-            *worked |= device.items > 0;
+        for (has_worked, device) in self.have_worked.iter_mut().zip(&report.devices) {
+            *has_worked |= device.items > 0;
         }
-        if self.walls.len() < MAX_TIMED_RUNS {
-            self.walls.push((wall, items));
+        if self.timed_runs.len() < MAX_TIMED_RUNS {
+            self.timed_runs.push((wall, items));
         }
     }
 
@@ -104,11 +105,11 @@ impl CachedChoice {
     /// only make a run longer.
     fn measurements(mut self) -> Option<(u64, Measurements)> {
         let each = |&(wall, items): &(Duration, u64)| wall.as_secs_f64() / items.max(1) as f64;
-        self.walls.sort_by(|a, b| each(a).total_cmp(&each(b)));
-        let &(wall, items) = self.walls.get(self.walls.len() / 4)?;
+        self.timed_runs.sort_by(|a, b| each(a).total_cmp(&each(b)));
+        let &(wall, items) = self.timed_runs.get(self.timed_runs.len() / 4)?;
         let name = |device: &Arc<PoolDevice>| history_name(&device.device().0);
         let devices: Vec<String> = self.selection.devices.iter().map(name).collect();
-        let worked = devices.iter().zip(&self.worked).filter(|(_, worked)| **worked);
+        let worked = devices.iter().zip(&self.have_worked).filter(|(_, has_worked)| **has_worked);
         let worked = worked.map(|(device, _)| device.clone()).collect();
         let runs = (self.used.as_secs_f64() / wall.as_secs_f64().max(1e-9)).round() as u32;
         Some((items, Measurements { devices, worked, wall, runs: runs.max(1) }))
@@ -165,13 +166,13 @@ impl JobHistory {
     }
 
     /// The current choice for runs of about as many items.
-    pub(super) fn cached_choice(&self, items: u64) -> Option<Selection> {
+    pub(super) fn cached_choice(&self, items: u64) -> Option<RunDevices> {
         let selection = &self.choices.get(&size_class(items))?.selection;
-        Some(Selection { fresh: false, ..selection.clone() })
+        Some(RunDevices { fresh: false, ..selection.clone() })
     }
 
     /// Keeps a choice, and how long it took to make, for the next runs of about as many items.
-    pub(super) fn cache_choice(&mut self, items: u64, selection: &Selection, deciding: Duration) {
+    pub(super) fn cache_choice(&mut self, items: u64, selection: &RunDevices, deciding: Duration) {
         let choice = CachedChoice::new(selection.clone(), deciding.min(MAX_DECISION_TIME));
         if let Some(before) = self.choices.insert(size_class(items), choice) {
             self.report_to_model(before);
@@ -183,7 +184,7 @@ impl JobHistory {
     pub(super) fn run_ended(
         &mut self,
         items: u64,
-        selection: Selection,
+        selection: RunDevices,
         cold: &[bool],
         report: &Report,
         needed_help: bool,
@@ -195,15 +196,15 @@ impl JobHistory {
         }
         let Some(known) = self.choices.get_mut(&size).filter(|known| known.selection.is_like(&selection))
         else {
-            let mut once = CachedChoice::new(selection, Duration::ZERO);
-            once.add(items, wall, report);
-            return self.report_to_model(once);
+            let mut single_run = CachedChoice::new(selection, Duration::ZERO);
+            single_run.add(items, wall, report);
+            return self.report_to_model(single_run);
         };
         known.add(items, wall, report);
-        if known.is_over()
-            && let Some(over) = self.choices.remove(&size)
+        if known.is_outdated()
+            && let Some(choice) = self.choices.remove(&size)
         {
-            self.report_to_model(over);
+            self.report_to_model(choice);
         }
     }
 

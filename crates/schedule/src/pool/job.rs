@@ -107,7 +107,7 @@ impl<'a, T: Task> Job<'a, T> {
     /// Uses all devices that the task has code for from the beginning. By default, devices that are expected to make no
     /// difference join only if the others fail, or do not respond for a second.
     pub fn all_devices(mut self) -> Self {
-        self.options.chooses = false;
+        self.options.selects_devices = false;
         self
     }
 
@@ -134,6 +134,9 @@ impl<'a, T: Task> Job<'a, T> {
     /// applies. Chunks are cut to take about a quarter of it; after one that takes too long, the lane's next chunks
     /// have half as many items. Every device must be able to do one item in this time. Without it, a chunk has hung
     /// once other devices have done its items in a small fraction of the time.
+    ///
+    /// Limits are checked every ten milliseconds. With a limit of zero, every chunk that a check finds in flight has hung:
+    /// a run with longer chunks fails.
     pub fn chunk_limit(mut self, limit: Duration) -> Self {
         self.options.settings.chunk_limit = Some(limit);
         self
@@ -269,9 +272,14 @@ impl<'a, T: Task> Job<'a, T> {
         MapStream::begin(self, items.into_iter(), |thread, read| thread.spawn_scoped(scope, read).map(drop))
     }
 
-    /// Measures each device alone, with as many of these items as take about a fifth of a second. Later reports compare
-    /// a run with the sum of the rates, and [`Strategy::Proportional`] and [`Strategy::Dynamic`] use them. Returns the
-    /// items per second; a device that fails has none.
+    /// Measures each device alone, and returns its items per second. Later reports compare a run with the sum of the
+    /// rates, and [`Strategy::Proportional`] and [`Strategy::Dynamic`] use them. A device that fails has no rate, and
+    /// without items no device has one.
+    ///
+    /// The first run on a device, which prepares it, is not counted. Then the number of items grows until they take at
+    /// least 50 milliseconds, or until all of them are used, and the shortest of several runs counts: a disturbance
+    /// makes a run longer, never shorter. This takes about half a second per device, or two runs if a single item takes
+    /// longer than that.
     pub fn calibrate(&self, items: &[T::Input]) -> Result<Vec<(DeviceId, Option<f64>)>, RunError> {
         let mut rates = Vec::new();
         for device in self.pool.usable(&self.task)? {
@@ -284,8 +292,9 @@ impl<'a, T: Task> Job<'a, T> {
                     None
                 }
                 Ok(rate) => {
-                    lock(&self.context.history).solo_rates.insert(device.index, rate);
-                    Some(rate)
+                    let rates = &mut lock(&self.context.history).solo_rates;
+                    rate.map(|rate| rates.insert(device.index, rate));
+                    rate
                 }
             };
             rates.push((device.id.clone(), rate));
@@ -293,25 +302,47 @@ impl<'a, T: Task> Job<'a, T> {
         Ok(rates)
     }
 
-    /// Items per second of one device alone: the best of two runs that are long enough, or that have all the items.
-    fn solo_rate(&self, device: usize, items: &[T::Input]) -> Result<f64, RunError> {
-        const ENOUGH: f64 = 0.2;
-        let mut count = 1;
-        let mut best: f64 = 0.0;
-        for _ in 0..2 {
-            loop {
-                let Mapped { report, .. } =
-                    self.execute(&items[..count.min(items.len())], 1, None, Some(device))?;
-                let took = report.wall_s.max(1e-9);
-                if took >= ENOUGH / 2.0 || count >= items.len() {
-                    best = best.max(count.min(items.len()) as f64 / took);
-                    break;
-                }
-                count = (count as f64 * (ENOUGH / took).clamp(2.0, 16.0)) as usize;
-            }
+    /// Items per second of one device alone. `None` without items.
+    fn solo_rate(&self, device: usize, items: &[T::Input]) -> Result<Option<f64>, RunError> {
+        /// The time that a sample should take, in seconds. Half of it is enough.
+        const ENOUGH: f64 = 0.1;
+        let time_of = |count: usize| {
+            let run = self.execute(&items[..count], 1, None, Some(device))?;
+            Ok::<f64, RunError>(run.report.wall_s.max(1e-9))
+        };
+        let mut count = items.len().min(1);
+        if count == 0 {
+            return Ok(None);
         }
-        Ok(best)
+        // It opens the device and compiles the task's kernels.
+        time_of(count)?;
+        loop {
+            let is_all = count == items.len();
+            let took = settled_time(|| time_of(count), |took| took < ENOUGH / 2.0 && !is_all)?;
+            if took >= ENOUGH / 2.0 || is_all {
+                return Ok(Some(count as f64 / took));
+            }
+            count = ((count as f64 * (ENOUGH / took).clamp(2.0, 16.0)) as usize).min(items.len());
+        }
     }
+}
+
+/// The shortest time of several runs, in seconds: runs until three in a row are not clearly shorter than those before, until
+/// one `is_too_short`, or once if it takes long.
+fn settled_time(
+    mut run: impl FnMut() -> Result<f64, RunError>,
+    is_too_short: impl Fn(f64) -> bool,
+) -> Result<f64, RunError> {
+    /// Compared with runs of this many seconds, disturbances are short.
+    const LONG: f64 = 1.0;
+    const SHORTER: f64 = 0.9;
+    let (mut shortest, mut unchanged) = (run()?, 0);
+    while unchanged < 3 && shortest < LONG && !is_too_short(shortest) {
+        let took = run()?;
+        unchanged = if took < shortest * SHORTER { 0 } else { unchanged + 1 };
+        shortest = shortest.min(took);
+    }
+    Ok(shortest)
 }
 
 /// The results, report and trace of a run.

@@ -89,7 +89,7 @@ struct Options {
     strategy: Strategy,
     settings: Settings,
     /// Whether devices that make no difference are left out.
-    chooses: bool,
+    selects_devices: bool,
     keeps_trace: bool,
     read_ahead: ReadAhead,
     control: Control,
@@ -100,7 +100,7 @@ impl Default for Options {
         Options {
             strategy: Strategy::default(),
             settings: Settings::default(),
-            chooses: true,
+            selects_devices: true,
             keeps_trace: false,
             read_ahead: ReadAhead { items: 1 << 16, bytes: 256 << 20 },
             control: Control { cancel: None, deadline: None, prepare_limit: Duration::from_secs(300) },
@@ -119,7 +119,8 @@ impl Pool {
         Pool::builder().build()
     }
 
-    /// Makes a pool of these devices.
+    /// Makes a pool of these devices. Fails if there are none, or if two of them
+    /// [are the same hardware](Device::shares_hardware_with), as the processor and a partition of it are.
     pub fn new<D: Borrow<Device>>(devices: impl IntoIterator<Item = D>) -> Result<Pool, RunError> {
         Pool::builder().devices(devices).build()
     }
@@ -143,8 +144,8 @@ impl Pool {
         let known =
             index.and_then(|index| cached.remove(index).context.downcast::<TaskContext<T::State>>().ok());
         let mut context = known.map_or_else(|| TaskContext::new(self, key.clone()), |known| *known);
-        let unfit = state_id.is_none() || context.state_id != state_id;
-        let unfit = unfit.then(|| std::mem::take(&mut context.states));
+        let can_reuse = state_id.is_some() && context.state_id == state_id;
+        let unusable_states = (!can_reuse).then(|| std::mem::take(&mut context.states));
         context.state_id = state_id;
         let mut own = context.clone();
         if state_id.is_none() {
@@ -154,7 +155,7 @@ impl Pool {
         cached.push(CachedTask { type_id, key, context: Box::new(context) });
         drop(cached);
         // Dropping a task's states may take long.
-        drop((unfit, outdated));
+        drop((unusable_states, outdated));
         Job::new(self.clone(), task.clone(), own)
     }
 
@@ -241,9 +242,10 @@ impl Pool {
     /// floating-point sums are the same to the last bit, whichever device did which items. Returns `None` as the value
     /// without items.
     ///
-    /// Workers combine the results of each block of items, and the calling thread combines those of the blocks; with few
-    /// items, each item is a block. If the combining function panics on a worker, the call fails as after a panic of the
-    /// task; on the calling thread, the panic continues in the caller.
+    /// Up to 16,384 items are combined by the calling thread, after the run. More items are divided into at most as many
+    /// blocks of equal size: the run combines the results within each block, and the calling thread those of the blocks. If
+    /// the combining function panics within a block, the call returns [`RunError::Task`], as after a panic of the task. If
+    /// it panics on the calling thread after the run, the panic continues in the caller.
     pub fn map_reduce<T: Task>(
         &self,
         task: &T,

@@ -26,7 +26,8 @@ pub struct DeviceStatistics {
     pub failed: u64,
     /// Mean time of a chunk or piece, or `None` before the first.
     pub mean: Option<Duration>,
-    /// Utilization of the hardware by all processes, if it is known.
+    /// Utilization of the hardware by all processes, if it is known. That of a processor or an Intel GPU is counted between
+    /// two reads, of which the first is at the pool's creation: it is known after [`Telemetry::UTILIZATION_WINDOW`].
     pub utilization: Option<f64>,
     /// Free memory of the device, if it is known.
     pub memory_free_bytes: Option<u64>,
@@ -36,7 +37,7 @@ pub struct DeviceStatistics {
 
 impl Pool {
     /// Returns the statistics of every device. Runs in flight are not slowed down, because only counters are shared
-    /// with them; reading the hardware takes up to some milliseconds.
+    /// with them; reading the hardware takes up to some milliseconds, and waits for nothing.
     pub fn statistics(&self) -> Vec<DeviceStatistics> {
         self.inner().devices.iter().map(|device| statistics(device)).collect()
     }

@@ -10,12 +10,12 @@ use std::{
     time::Duration,
 };
 
-use evener_device::affinity::unbound;
+use evener_device::{affinity::unbound, thread_stack::thread_builder};
 
-use super::{execute::Lanes, history::Selection, job::Job};
+use super::{execute::Lanes, history::RunDevices, job::Job};
 use crate::{
     error::RunError,
-    executor::{Control, Shared, StreamData, Window},
+    executor::{Control, RunTicks, Shared, StreamData, Window},
     recorder::Recorder,
     run::{Outcome, Run},
     sync::{lock, wait_timeout},
@@ -25,9 +25,14 @@ use crate::{
 /// The results of a task over an iterator of items, in order.
 ///
 /// A separate thread reads the items, no further ahead of the returned results than
-/// [`Job::read_ahead`](crate::Job::read_ahead) says: a slow consumer slows the source down, and memory is bounded. An
-/// error ends the stream. A panic of the source continues in [`next`](Iterator::next), after the results of the items
-/// before it.
+/// [`Job::read_ahead`](crate::Job::read_ahead) says: a slow consumer slows the source down, and memory is bounded. A panic
+/// of the source continues in [`next`](Iterator::next), after the results of the items before it.
+///
+/// An error ends the stream, and is its last item. If the task or every device fails, the finished results up to the first
+/// item without a result are returned before the error; later results are lost even if they are finished, and so are those
+/// of the chunks in flight, which may come before the failed item. If the stream is cancelled or passes its deadline, the
+/// error is the next item, and all results that were not returned are lost. The error's
+/// [`DoneItems`](crate::DoneItems) are the finished items, returned or lost.
 pub struct MapStream<'scope, T: Task> {
     shared: Arc<Shared<T, StreamData<T>>>,
     control: Control,
@@ -37,6 +42,8 @@ pub struct MapStream<'scope, T: Task> {
     release_every: usize,
     ready: VecDeque<T::Output>,
     ended: bool,
+    #[expect(dead_code, reason = "it ticks until it is dropped")]
+    ticks: RunTicks,
     /// The thread that reads the source ends within the scope.
     scope: PhantomData<&'scope ()>,
 }
@@ -48,9 +55,10 @@ impl<T: Task> MapStream<'_, T> {
         source: impl Iterator<Item = T::Input> + Send + 's,
         start: impl FnOnce(Builder, Box<dyn FnOnce() + Send + 's>) -> std::io::Result<()>,
     ) -> Result<Self, RunError> {
-        let Selection { devices, .. } = job.select(None, 0)?;
+        let RunDevices { devices, .. } = job.select(None, 0)?;
         let Lanes { devices, specs, .. } = job.lanes(&devices, u64::MAX, 1);
         let workers: Vec<usize> = specs.iter().map(|spec| spec.depth).collect();
+        let ticks = RunTicks::begin();
         let shared = Arc::new(Shared::new(
             job.task.clone(),
             Run::open_ended(&specs, job.options.settings),
@@ -71,9 +79,10 @@ impl<T: Task> MapStream<'_, T> {
             release_every: (job.options.read_ahead.items / 64).clamp(1, 64),
             ready: VecDeque::new(),
             ended: false,
+            ticks,
             scope: PhantomData,
         };
-        let thread = Builder::new().name("evener-stream".into());
+        let thread = thread_builder("evener-stream".into());
         unbound(|| start(thread, Box::new(move || read(&shared, source))))
             .map_err(|why| thread_error(&stream.shared.devices[0].id, &why))?;
         Ok(stream)
@@ -146,7 +155,7 @@ impl<T: Task> Iterator for MapStream<'_, T> {
             let shared = self.shared.clone();
             let mut core = shared.core();
             let arrived = self.window().arrived();
-            let stopped = shared.check(&mut core, &self.control, &Vec::new);
+            let stopped = shared.check(&mut core, &self.control, &|| None);
             match shared.result(&mut core, stopped, arrived) {
                 // The last results may have come since the last check.
                 Some(Ok(())) if self.returned < arrived => {

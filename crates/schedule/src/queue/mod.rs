@@ -27,11 +27,11 @@ use std::{
     time::Duration,
 };
 
-use evener_device::{DeviceId, affinity::unbound};
+use evener_device::{DeviceId, affinity::unbound, thread_stack::thread_builder};
 
 use self::{
     device_queue::DeviceQueue,
-    dispatcher::{Batch, Dispatcher, Limits, Refused, SubmitOptions},
+    dispatcher::{BatchLimits, Dispatcher, Limits, Refused, SubmitOptions},
     handle::Submitted,
     shared::Shared,
 };
@@ -56,7 +56,7 @@ pub struct QueueBuilder<T> {
     task: T,
     balancer: BalancerSettings,
     limits: Limits,
-    batch: Batch,
+    batch: BatchLimits,
     capacity: usize,
 }
 
@@ -67,7 +67,7 @@ impl<T: Task> QueueBuilder<T> {
     ///
     /// If the task fails on a batch, each of its pieces runs again alone, so that only the faulty piece gets the error.
     pub fn batch(mut self, max_batch: usize, max_delay: Duration) -> Self {
-        self.batch = Batch { pieces: max_batch, delay: max_delay };
+        self.batch = BatchLimits { pieces: max_batch, delay: max_delay };
         self
     }
 
@@ -129,7 +129,7 @@ impl<T: Task> QueueBuilder<T> {
             // The user's code is contained; after any other panic the watcher goes on.
             while !contain(|| watched.watch()) {}
         };
-        let thread = std::thread::Builder::new().name("evener-queue".into());
+        let thread = thread_builder("evener-queue".into());
         unbound(|| thread.spawn(watch)).map_err(|why| thread_error(&queue.shared.devices[0].id, &why))?;
         Ok(queue)
     }
@@ -143,7 +143,7 @@ impl Pool {
             task: task.clone(),
             balancer: BalancerSettings::default(),
             limits: Limits { piece: None, prepare: Duration::from_secs(300), silence: None },
-            batch: Batch { pieces: 1, delay: Duration::ZERO },
+            batch: BatchLimits { pieces: 1, delay: Duration::ZERO },
             capacity: 1 << 16,
         }
     }

@@ -9,11 +9,11 @@ use super::{
     dispatcher::{Dispatcher, Refused, Settled, SubmitOptions, WATCH_INTERVAL},
     error::QueueError,
     handle::{PieceKey, Submitted, Withdraw},
-    worker::Worker,
+    worker::QueueWorker,
 };
 use crate::{
     contain::{contain, log},
-    executor::{Next, PoolDevice, StateCache, run_worker},
+    executor::{Next, PoolDevice, StateCache, next_owner, run_worker},
     run::Time,
     sync::{lock, wait, wait_timeout},
     task::Task,
@@ -28,6 +28,8 @@ pub(super) struct Shared<T: Task> {
     pub(super) devices: Vec<Arc<PoolDevice>>,
     /// The state that the workers of each device share.
     pub(super) states: StateCache<T::State>,
+    /// Identifies the queue to the devices' threads.
+    owner: usize,
     start: Instant,
     dispatcher: Mutex<DispatcherOf<T>>,
     /// Notified when the workers of a device have work, or are to end.
@@ -49,6 +51,7 @@ impl<T: Task> Shared<T> {
             task,
             devices,
             states,
+            owner: next_owner(),
             start,
             dispatcher,
             worker_wake,
@@ -109,9 +112,10 @@ impl<T: Task> Shared<T> {
     fn start_workers(self: &Arc<Self>, dispatcher: &mut DispatcherOf<T>, now: Time) {
         while let Some(device) = dispatcher.device_needing_worker(now) {
             let (me, shared) = (dispatcher.add_worker(device), self.clone());
-            let begin =
-                move || run_worker(&shared, Worker { me, device, state: None }, Next::Wait { until: None });
-            if let Err(why) = self.devices[device].threads.spawn(begin) {
+            let begin = move || {
+                run_worker(&shared, QueueWorker { me, device, state: None }, Next::Wait { until: None })
+            };
+            if let Err(why) = self.devices[device].threads.spawn(self.owner, begin) {
                 dispatcher.no_thread(me, &why, now);
             }
         }

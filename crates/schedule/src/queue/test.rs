@@ -728,3 +728,14 @@ fn a_submission_that_is_polled_often_is_woken_once() {
         assert_eq!(first.wait().unwrap(), 3);
     });
 }
+
+#[test]
+fn the_error_of_a_piece_has_its_number_in_the_order_of_submission() {
+    let task = Closure::new("odd one out", |&item: &u32| assert_ne!(item, 105));
+    let queue = Pool::new([named("a")]).unwrap().queue(&task).open().unwrap();
+    let handles: Vec<_> = (100..108).map(|item| queue.submit(item).unwrap()).collect();
+    let errors: Vec<String> =
+        handles.into_iter().filter_map(|handle| Some(handle.wait().err()?.to_string())).collect();
+    let [error] = &errors[..] else { panic!("{errors:?}") };
+    assert!(error.contains("running task `odd one out` on piece 5 (in the order of submission)"), "{error}");
+}

@@ -6,7 +6,7 @@ use evener_device::Result;
 use smallvec::SmallVec;
 
 use super::{
-    dispatcher::{Next, Work},
+    dispatcher::{BatchItems, Next},
     shared::Shared,
 };
 use crate::{
@@ -18,17 +18,17 @@ use crate::{
 };
 
 /// A worker of a queue: its number in the dispatcher, and its device.
-pub(super) struct Worker<T: Task> {
+pub(super) struct QueueWorker<T: Task> {
     pub(super) me: u64,
     pub(super) device: usize,
     pub(super) state: Option<CachedState<T::State>>,
 }
 
 impl<T: Task> WorkSource for Arc<Shared<T>> {
-    type Worker = Worker<T>;
-    type Work = Work<T::Input>;
+    type Worker = QueueWorker<T>;
+    type Work = BatchItems<T::Input>;
 
-    fn prepare(&self, worker: &mut Worker<T>) -> Next<T::Input> {
+    fn prepare(&self, worker: &mut QueueWorker<T>) -> Next<T::Input> {
         let device = &self.devices[worker.device];
         let (opened, generation) = device.device();
         let resident = self.states.resident(device, generation);
@@ -40,7 +40,7 @@ impl<T: Task> WorkSource for Arc<Shared<T>> {
         match catch_panic(device.id.clone(), "preparing the device", prepare) {
             Ok((state, most)) => {
                 self.with_dispatcher(|dispatcher, _| dispatcher.prepared(worker.me, most));
-                worker.state = Some(CachedState::new(state, generation));
+                worker.state = Some(CachedState::new(state, generation, most));
             }
             Err(error) => self.with_dispatcher(|dispatcher, now| {
                 dispatcher.prepare_failed(worker.me, generation, error, now)
@@ -49,8 +49,8 @@ impl<T: Task> WorkSource for Arc<Shared<T>> {
         Next::Wait { until: None }
     }
 
-    fn run(&self, worker: &mut Worker<T>, work: Work<T::Input>) -> Next<T::Input> {
-        let Work { items, first, count, number } = work;
+    fn run(&self, worker: &mut QueueWorker<T>, work: BatchItems<T::Input>) -> Next<T::Input> {
+        let BatchItems { items, first, count, number } = work;
         // The dispatcher gives pieces to prepared workers only; if it did not, no piece would be lost.
         let Some(cached) = &mut worker.state else {
             self.panicked(worker, "the worker has no prepared state: please report this as a bug".into());
@@ -63,7 +63,7 @@ impl<T: Task> WorkSource for Arc<Shared<T>> {
     }
 
     /// Waits for work.
-    fn wait(&self, worker: &mut Worker<T>, _: Option<Time>) -> Next<T::Input> {
+    fn wait(&self, worker: &mut QueueWorker<T>, _: Option<Time>) -> Next<T::Input> {
         let (work, generation) =
             (&self.worker_wake[worker.device], worker.state.as_ref().map(|cached| cached.generation));
         let mut dispatcher = self.dispatcher();
@@ -80,14 +80,14 @@ impl<T: Task> WorkSource for Arc<Shared<T>> {
         }
     }
 
-    fn exit(&self, worker: &mut Worker<T>) {
+    fn exit(&self, worker: &mut QueueWorker<T>) {
         // Dropped before another worker is started: resources of the old opening of a device may block the new one.
         worker.state = None;
         self.with_dispatcher(|_, _| ());
     }
 
     /// The worker panicked; the dispatcher may start another in its place.
-    fn panicked(&self, worker: &mut Worker<T>, message: String) {
+    fn panicked(&self, worker: &mut QueueWorker<T>, message: String) {
         contain(|| drop(worker.state.take()));
         let operation = "dropping values of the task between two pieces".to_owned();
         let error = task_error(&self.devices[worker.device].id, operation, message);
@@ -105,7 +105,7 @@ impl<T: Task> Shared<T> {
         items: &[T::Input],
         number: u64,
     ) -> Result<Vec<T::Output>> {
-        let chunk = Chunk::new(number..number + items.len() as u64, Items::Slice(items));
+        let chunk = Chunk::of_queue(number..number + items.len() as u64, Items::Slice(items));
         let mut slots: SmallVec<[MaybeUninit<T::Output>; 1]> = SmallVec::new();
         slots.resize_with(items.len(), MaybeUninit::uninit);
         let mut results = Results::new(&mut slots);

@@ -4,7 +4,7 @@ mod text;
 
 use serde::Serialize;
 
-pub(crate) use self::text::grouped;
+pub(crate) use self::text::{count_of, grouped};
 
 /// The report of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -92,7 +92,7 @@ pub struct DeviceReport {
     pub quarantined_s: f64,
     /// Items per second of busy time, or `None` if it did no items.
     pub rate: Option<f64>,
-    /// Chunks that failed on it and were done again.
+    /// Chunks that failed on it and were done again: the column `failed` of the text.
     pub retries: u64,
     /// Speculative copies of slower devices' chunks whose results were accepted from it.
     pub speculative: u64,
@@ -102,6 +102,15 @@ pub struct DeviceReport {
     pub dropped: u64,
     /// How often it was quarantined.
     pub quarantines: u64,
-    /// Its state at the end: `healthy`, `quarantined` or `retired`.
+    /// How often that was because a chunk had hung: it did not end long after other devices had done its items, or within
+    /// the limit of a chunk.
+    pub hangs: u64,
+    /// Its state at the end: `healthy` if it could take work, also if there was none; `quarantined` if it failed and had not
+    /// shown yet that it works again; `retired` if it failed in a way that would repeat itself, for example because the
+    /// kernel does not compile for it, and got no more work in this run.
     pub state: String,
+    /// Its errors in the run, the last eight of them, the latest at the end. A successful run has them as well: other devices
+    /// did the items.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<String>,
 }

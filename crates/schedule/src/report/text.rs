@@ -17,14 +17,24 @@ impl fmt::Display for Report {
         f.write_str(&tables(listed, self.items))?;
         if !others.is_empty() {
             let items: u64 = others.iter().map(|device| device.items).sum();
-            writeln!(f, "and {} more devices: {} items", grouped(others.len() as u64), grouped(items))?;
+            let devices = count_of(others.len() as u64, "more device");
+            writeln!(f, "and {devices}: {}", count_of(items, "item"))?;
+        }
+        for device in listed {
+            if let Some(line) = failure_line(device) {
+                writeln!(f, "{}", wrapped(line.split_whitespace()))?;
+            }
         }
         for LeftOut { id, reason } in &self.left_out {
             let id = format!("not used: {}:", shortened(id, MAX_ID_IN_TEXT));
             writeln!(f, "{}", wrapped([id.as_str()].into_iter().chain(reason.split(' '))))?;
         }
-        let mut parts =
-            vec![format!("{} of {} items in {}", grouped(self.done), grouped(self.items), time(self.wall_s))];
+        let mut parts = vec![format!(
+            "{} of {} in {}",
+            grouped(self.done),
+            count_of(self.items, "item"),
+            time(self.wall_s)
+        )];
         let mut add = |separator: &str, part: String| {
             parts.last_mut().into_iter().for_each(|last| last.push_str(separator));
             parts.push(part);
@@ -40,8 +50,15 @@ impl fmt::Display for Report {
         f.write_str(&wrapped(parts.iter().map(String::as_str)))?;
         if let Some(Speedup { device, times, .. }) = self.speedup.as_ref().filter(|_| self.devices.len() > 1)
         {
-            let device = format!("{times:.2} times as fast as {} alone", shortened(device, MAX_ID_IN_TEXT));
-            write!(f, "\n{}", wrapped([device.as_str(), "(at the rate it had in this run)"].into_iter()))?;
+            let device = shortened(device, MAX_ID_IN_TEXT);
+            let compared = match *times {
+                same if (same - 1.0).abs() < 0.005 => format!("as fast as {device} alone"),
+                slower if slower < 1.0 => {
+                    format!("{:.2} times slower than {device} alone would be", slower.recip())
+                }
+                faster => format!("{faster:.2} times as fast as {device} alone"),
+            };
+            write!(f, "\n{}", wrapped([compared.as_str(), "(at the rate it had in this run)"].into_iter()))?;
         }
         if let Some(Calibrated { ideal_s, efficiency }) = self.calibrated {
             let ideal = time(ideal_s);
@@ -52,6 +69,23 @@ impl fmt::Display for Report {
         }
         Ok(())
     }
+}
+
+/// What became of a device that failed, and its last error without the compiler's whole log.
+fn failure_line(device: &DeviceReport) -> Option<String> {
+    const LONGEST: usize = 300;
+    let error = device.failures.last()?;
+    let became = match device.state.as_str() {
+        "retired" if device.items == 0 => "was not used",
+        "retired" => "was retired",
+        "quarantined" => "was in quarantine at the end",
+        _ => "went on after a failure",
+    };
+    let of_device = format!("{}: ", device.id);
+    let error = error.strip_prefix(&of_device).unwrap_or(error);
+    let rest = if error.chars().count() > LONGEST { "…" } else { "" };
+    let error: String = error.chars().take(LONGEST).collect();
+    Some(format!("{} {became}: {error}{rest}", shortened(&device.id, MAX_ID_IN_TEXT)))
 }
 
 /// A column of the table: a header, and a cell per device.
@@ -89,10 +123,11 @@ fn tables(devices: &[DeviceReport], all_items: u64) -> String {
         column("busy", "0", &|it| time(it.busy_s)),
         column("copy", "0", &|it| time(it.copy_s)),
         column("idle", "0", &|it| time(it.idle_s)),
-        column("retries", "0", &|it| grouped(it.retries)),
+        column("failed", "0", &|it| grouped(it.retries)),
         column("speculative", "0", &|it| grouped(it.speculative)),
         column("steals", "0", &|it| grouped(it.steals)),
         column("dropped", "0", &|it| grouped(it.dropped)),
+        column("hangs", "0", &|it| grouped(it.hangs)),
         column("quarantines", "0", &|it| grouped(it.quarantines)),
         column("state", "healthy", &|it| it.state.clone()),
     ];
@@ -170,6 +205,11 @@ pub(crate) fn grouped(number: u64) -> String {
     text
 }
 
+/// A number of things: `1 item`, `1,234 items`.
+pub(crate) fn count_of(number: u64, thing: &str) -> String {
+    format!("{} {thing}{}", grouped(number), if number == 1 { "" } else { "s" })
+}
+
 /// A time with three significant digits, in the unit that suits it.
 fn time(seconds: f64) -> String {
     let (value, unit) = match seconds {
@@ -206,7 +246,9 @@ mod test {
             steals: 0,
             dropped: 0,
             quarantines: 0,
+            hangs: 0,
             state: "healthy".into(),
+            failures: Vec::new(),
         }
     }
 
@@ -243,6 +285,19 @@ cpu         250  20.0%      12  64.5 ms  320 µs
     }
 
     #[test]
+    fn a_run_that_one_device_would_have_done_sooner_alone_says_so() {
+        let mut report = report(vec![device("vulkan:0", 1), device("cpu", 0)]);
+        report.speedup = report.speedup.map(|speedup| Speedup { times: 0.21, ..speedup });
+        let text = report.to_string();
+        assert!(text.contains("\n1 of 1 item in 64.8 ms"), "{text}");
+        let end = "\n4.76 times slower than vulkan:0 alone would be (at the rate it had in this run)";
+        assert!(text.ends_with(end), "{text}");
+        report.speedup = report.speedup.map(|speedup| Speedup { times: 0.998, ..speedup });
+        let text = report.to_string();
+        assert!(text.ends_with("\nas fast as vulkan:0 alone (at the rate it had in this run)"), "{text}");
+    }
+
+    #[test]
     fn a_report_with_every_column_and_long_names_fits_80_columns() {
         let id = "cuda:GPU-0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9/partition-of-40";
         let busy = DeviceReport {
@@ -252,6 +307,7 @@ cpu         250  20.0%      12  64.5 ms  320 µs
             steals: 6,
             dropped: 7,
             quarantines: 8,
+            hangs: 9,
             state: "quarantined".into(),
             ..device(id, 1_000_000_000)
         };
@@ -262,7 +318,7 @@ cpu         250  20.0%      12  64.5 ms  320 µs
         for line in text.lines() {
             assert!(line.chars().count() <= WIDTH, "{line}\n{text}");
         }
-        for word in ["speculative", "1,234", "quarantined", "…", "of-40"] {
+        for word in ["speculative", "1,234", "hangs", "quarantined", "…", "of-40"] {
             assert!(text.contains(word), "{word}\n{text}");
         }
         assert_eq!(text.lines().filter(|line| line.starts_with("cpu ")).count(), 1, "{text}");

@@ -65,7 +65,8 @@ pub struct Expected {
     pub largest: f64,
 }
 
-/// Settings of a run. The defaults suit runs from milliseconds to days.
+/// Settings of a run. The defaults suit runs from milliseconds to days. No value is refused: numbers that are negative or NaN
+/// count as zero.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settings {
     /// Minimum time of a chunk, as a fraction of the expected time of the run. It bounds the imbalance at the end.
@@ -106,7 +107,7 @@ pub struct Settings {
     pub no_copy_under: Duration,
     /// Maximum items per call of the task. A chunk that other lanes can steal from may have more: its lane runs it in parts,
     /// one after another. If a part fails, the whole chunk is done again. `map_reduce` over many items rounds it up to a
-    /// block, whose results are combined in a fixed order.
+    /// block, whose results are combined in a fixed order. Zero counts as one.
     pub max_items: Option<u64>,
 }
 
@@ -255,4 +256,6 @@ pub struct Tally {
     pub dropped: u64,
     /// How often it was quarantined.
     pub quarantines: u64,
+    /// How often that was because a chunk had hung.
+    pub hangs: u64,
 }

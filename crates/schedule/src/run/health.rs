@@ -38,7 +38,7 @@ impl Run {
             FailureKind::TooLarge if is_superseded => {}
             FailureKind::TooLarge if len(&attempt.items).min(self.lanes[lane].at_once) > 1 => {
                 let at_once = len(&attempt.items).min(self.lanes[lane].at_once);
-                self.lanes[lane].limit(at_once / 2);
+                self.lanes[lane].shrink(at_once / 2);
             }
             FailureKind::Unable => self.retire(lane, now),
             FailureKind::TooLarge | FailureKind::Untrusted => self.quarantine(lane, now),
@@ -107,6 +107,7 @@ impl Run {
             }
             // The lane is at least this slow. If it was only slow, it gets smaller chunks when it comes back.
             self.learn(lane, cost, age, age);
+            self.tallies[lane].hangs += 1;
             self.quarantine(lane, now);
         }
         let mut hung: Vec<u64> = hung.into_iter().map(|(chunk, _)| chunk).collect();

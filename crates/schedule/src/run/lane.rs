@@ -40,6 +40,7 @@ pub(super) struct Lane {
     /// Maximum items per call of the task. If the lane splits chunks into parts of this size, a chunk may have more.
     pub(super) at_once: u64,
     splits_chunks: bool,
+    regrowth: Regrowth,
     /// The cost of the largest chunk that it has finished.
     pub(super) largest: f64,
     /// The part of its share of a fixed split that is not handed out.
@@ -47,6 +48,24 @@ pub(super) struct Lane {
     speed: Speed,
     /// Its pace, once known: computed after every chunk.
     pub(super) pace: Option<Pace>,
+}
+
+/// How the maximum number of items at once grows back after a chunk did not fit into memory.
+#[derive(Debug, Clone, Copy)]
+struct Regrowth {
+    /// The maximum without that failure.
+    full: u64,
+    /// Chunks of the present maximum that fit since it changed, and how many of them double it.
+    fitted: u32,
+    needed: u32,
+    has_grown: bool,
+}
+
+impl Regrowth {
+    /// Chunks that double the maximum after the first failure. Each failure after it has grown doubles this number, up to the
+    /// second: other programs may free memory, but trying costs a chunk.
+    const FIRST: u32 = 8;
+    const MOST: u32 = 1024;
 }
 
 /// Time per item over all chunks, recent ones weighted more: as in adaptive weighted factoring, but with weights that decay
@@ -59,7 +78,7 @@ struct Speed {
     weighted_items: f64,
     /// How many chunks in a row took far longer than expected. Negative if they took far less.
     surprises: i32,
-    line: CostLine,
+    fit: CostFit,
     /// Whether a chunk of this run was measured.
     is_measured: bool,
     expected: Option<Expected>,
@@ -90,13 +109,13 @@ impl Speed {
 /// The line `time = overhead + cost × time per item` through all chunks, by least squares of the relative error: small
 /// chunks determine the overhead, and a disturbed one counts little.
 #[derive(Debug, Clone, Copy, Default)]
-struct CostLine {
+struct CostFit {
     sums: Sums,
     /// The shortest time of any chunk, which is an upper bound of the overhead.
     shortest: Option<f64>,
 }
 
-impl CostLine {
+impl CostFit {
     /// Shorter times than this, in seconds, are noise of the clock.
     const SHORTEST: f64 = 1e-7;
 
@@ -138,20 +157,52 @@ impl Lane {
             max_items: if splits_chunks { most } else { most.min(at_once) }.max(1),
             at_once: if splits_chunks { at_once.max(1) } else { u64::MAX },
             splits_chunks,
+            regrowth: Regrowth { full: u64::MAX, fitted: 0, needed: Regrowth::FIRST, has_grown: false },
             max_within_limit: u64::MAX,
             largest: expected.map_or(0.0, |it| it.largest.max(0.0)),
             share: None,
-            speed: Speed { line: cost_line_of(expected), ..Speed::of(expected) },
+            speed: Speed { fit: cost_fit_of(expected), ..Speed::of(expected) },
             pace: None,
         };
+        lane.regrowth.full = *lane.most_at_once();
         lane.pace = lane.current_pace();
         lane
     }
 
-    /// Lowers the maximum number of items at once.
+    /// The maximum number of items at once.
+    fn most_at_once(&mut self) -> &mut u64 {
+        if self.splits_chunks { &mut self.at_once } else { &mut self.max_items }
+    }
+
+    /// Lowers the maximum number of items at once for the rest of the run.
     pub(super) fn limit(&mut self, items: u64) {
-        let limit = if self.splits_chunks { &mut self.at_once } else { &mut self.max_items };
-        *limit = (*limit).min(items.max(1));
+        self.regrowth.full = self.regrowth.full.min(items.max(1));
+        let full = self.regrowth.full;
+        let most = self.most_at_once();
+        *most = full.min(*most);
+    }
+
+    /// Lowers the maximum number of items at once, because more did not fit into memory. It [grows](Lane::note_fit) again.
+    pub(super) fn shrink(&mut self, items: u64) {
+        let most = self.most_at_once();
+        *most = items.max(1).min(*most);
+        self.regrowth.fitted = 0;
+        if std::mem::take(&mut self.regrowth.has_grown) {
+            self.regrowth.needed = (self.regrowth.needed * 2).min(Regrowth::MOST);
+        }
+    }
+
+    /// Doubles the maximum that [`shrink`](Lane::shrink) has lowered once enough chunks of that size have fitted.
+    pub(super) fn note_fit(&mut self, items: u64) {
+        let most = *self.most_at_once();
+        if most >= self.regrowth.full || items < most {
+            return;
+        }
+        self.regrowth.fitted += 1;
+        if self.regrowth.fitted >= self.regrowth.needed {
+            (self.regrowth.fitted, self.regrowth.has_grown) = (0, true);
+            *self.most_at_once() = most.saturating_mul(2).min(self.regrowth.full);
+        }
     }
 
     /// A chunk that kept its lane busy for this part of its time ran alone.
@@ -186,7 +237,7 @@ impl Lane {
         let likely = cost * speed.weighted_time / speed.weighted_items.max(f64::MIN_POSITIVE);
         let takes_turns = likely < Self::BRIEF && took * 2.0 * self.depth as f64 >= latency;
         if took >= latency * Self::ALONE || takes_turns {
-            speed.line.add(cost, took);
+            speed.fit.add(cost, took);
         }
         self.largest = self.largest.max(cost);
         self.pace = self.current_pace();
@@ -205,12 +256,12 @@ impl Lane {
 
     /// Overhead of a chunk in seconds.
     pub(super) fn overhead(&self) -> f64 {
-        self.speed.line.solve().map_or(self.launch, |(overhead, _)| overhead)
+        self.speed.fit.solve().map_or(self.launch, |(overhead, _)| overhead)
     }
 
     /// Whether chunks of different sizes have shown the overhead.
     pub(super) fn knows_overhead(&self) -> bool {
-        self.speed.line.solve().is_some()
+        self.speed.fit.solve().is_some()
     }
 
     fn current_pace(&self) -> Option<Pace> {
@@ -220,7 +271,7 @@ impl Lane {
             let mean_chunk = self.speed.weighted_items / self.speed.chunks;
             // The measured overhead is at most the mean time of a chunk.
             let overhead = overhead.min(each * mean_chunk);
-            let slope = self.speed.line.solve().map_or(0.0, |(_, slope)| slope);
+            let slope = self.speed.fit.solve().map_or(0.0, |(_, slope)| slope);
             return Some(Pace {
                 overhead,
                 each: self.speed.seconds_per_item_without(overhead).max(slope.min(each)).max(1e-15),
@@ -239,7 +290,7 @@ impl Lane {
     pub(super) fn learned(&self) -> Option<Expected> {
         self.speed.is_measured.then(|| Expected {
             seconds_per_item: self.seconds_per_item().unwrap_or(f64::INFINITY),
-            overhead_seconds: self.speed.line.solve().map(|(overhead, _)| overhead),
+            overhead_seconds: self.speed.fit.solve().map(|(overhead, _)| overhead),
             largest: self.largest,
         })
     }
@@ -298,16 +349,16 @@ impl Pace {
 }
 
 /// Earlier measurements count as two chunks: one without items, and the largest.
-fn cost_line_of(expected: Option<Expected>) -> CostLine {
-    let mut line = CostLine::default();
+fn cost_fit_of(expected: Option<Expected>) -> CostFit {
+    let mut fit = CostFit::default();
     if let Some(Expected { seconds_per_item, overhead_seconds: Some(overhead), largest }) = expected {
         let overhead = overhead.max(0.0);
-        line.add(0.0, overhead);
-        line.add(largest.max(1.0), overhead.max(largest.max(1.0) * seconds_per_item));
+        fit.add(0.0, overhead);
+        fit.add(largest.max(1.0), overhead.max(largest.max(1.0) * seconds_per_item));
         // Earlier measurements are no bound for those of this run.
-        line.shortest = None;
+        fit.shortest = None;
     }
-    line
+    fit
 }
 
 #[cfg(test)]

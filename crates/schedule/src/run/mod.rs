@@ -189,6 +189,11 @@ impl Run {
         self.lanes[lane].learned()
     }
 
+    /// Whether more items may arrive.
+    pub fn accepts_items(&self) -> bool {
+        self.accepts_items
+    }
+
     /// How the run has ended, once it has.
     pub fn outcome(&self) -> Option<&Outcome> {
         self.outcome.as_ref()
@@ -352,6 +357,7 @@ impl Run {
         self.tallies[attempt.lane].chunks += 1;
         let lane = &mut self.lanes[attempt.lane];
         lane.remove_in_flight(attempt.cost, now);
+        lane.note_fit(len(&attempt.items));
         self.learn(attempt.lane, attempt.cost, took, latency);
         let lane = &mut self.lanes[attempt.lane];
         if self.settings.chunk_limit.is_some_and(|limit| latency < limit / 4) {

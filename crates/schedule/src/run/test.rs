@@ -270,6 +270,45 @@ fn a_chunk_that_does_not_fit_is_halved_on_its_lane() {
 }
 
 #[test]
+fn chunks_that_did_not_fit_once_grow_again() {
+    let settings = Settings { max_items: Some(64), ..Settings::default() };
+    let mut run = Run::new(100_000, &[ONE_AT_A_TIME], &Shares::Fixed(vec![100_000]), settings);
+    let chunk = run_of(run.ask(0, ms(0)));
+    run.chunk_failed(chunk.id, FailureKind::TooLarge, ms(0));
+    let sizes = |run: &mut Run, count: u64| -> Vec<u64> {
+        let size = |_| {
+            let chunk = run_of(run.ask(0, ms(1)));
+            run.chunk_ended(chunk.id, ms(1), ms(1));
+            len(&chunk.items)
+        };
+        (0..count).map(size).collect()
+    };
+    assert_eq!(sizes(&mut run, 8), [32; 8]);
+    assert_eq!(sizes(&mut run, 9), [64; 9], "no more than the user's limit");
+    let chunk = run_of(run.ask(0, ms(1)));
+    run.chunk_failed(chunk.id, FailureKind::TooLarge, ms(1));
+    assert_eq!(sizes(&mut run, 16), [32; 16], "the next time, it takes twice as long");
+    assert_eq!(len(&run_of(run.ask(0, ms(1))).items), 64);
+}
+
+#[test]
+fn a_lane_whose_chunks_do_not_fit_again_and_again_tries_larger_ones_less_and_less_often() {
+    let mut run = Run::new(1 << 20, &[ONE_AT_A_TIME], &Shares::Fixed(vec![1 << 20]), Settings::default());
+    let (mut ended, mut failed) = (0, 0);
+    while run.outcome().is_none() {
+        let chunk = run_of(run.ask(0, ms(1)));
+        if len(&chunk.items) > 64 {
+            run.chunk_failed(chunk.id, FailureKind::TooLarge, ms(1));
+            failed += 1;
+        } else {
+            run.chunk_ended(chunk.id, ms(1), ms(1));
+            ended += 1;
+        }
+    }
+    assert!(ended >= (1 << 20) / 64 && failed < 14 + 24, "{ended} chunks ended, {failed} failed");
+}
+
+#[test]
 fn a_lane_that_failed_comes_back_after_a_canary_and_its_next_quarantine_is_longer() {
     let mut run = Run::new(1_000, &[ONE_AT_A_TIME; 2], &Shares::Pulled, Settings::default());
     let lost = run_of(run.ask(0, ms(0)));
@@ -408,15 +447,15 @@ fn a_lane_that_was_retired_does_not_come_back_because_another_worker_of_it_faile
 fn every_error_of_a_device_decides_what_comes_next() {
     use evener_device::{
         Device, Kernel,
-        testing::{Failure as Injected, Fault, Faults},
+        testing::{Fault, Faults, InjectedError},
     };
     let expected = |injected| match injected {
-        Injected::OutOfMemory => FailureKind::TooLarge,
-        Injected::Lost | Injected::TimedOut | Injected::BadResult => FailureKind::Untrusted,
-        Injected::WillNotCompile | Injected::Unsupported => FailureKind::Unable,
-        Injected::Task => FailureKind::Task,
+        InjectedError::OutOfMemory => FailureKind::TooLarge,
+        InjectedError::Lost | InjectedError::TimedOut | InjectedError::BadResult => FailureKind::Untrusted,
+        InjectedError::WillNotCompile | InjectedError::Unsupported => FailureKind::Unable,
+        InjectedError::Task => FailureKind::Task,
     };
-    for injected in Injected::ALL {
+    for injected in InjectedError::ALL {
         let (device, faults) = Faults::wrap(&Device::cpu());
         faults.at(1, Fault::Fail(injected));
         let error = device.compile(&Kernel::new("nothing").rust(|_| Ok(()))).unwrap_err();

@@ -242,12 +242,13 @@ impl<'a> Simulator<'a> {
         let began = self.began.remove(&chunk.id).unwrap_or(self.now);
         let verdict =
             self.run.chunk_ended_with_latency(chunk.id, took, self.now.saturating_sub(began), self.now);
+        let computed = chunk.items.end - chunk.items.start;
         let accepted = match &verdict {
-            Verdict::Accept => chunk.items.end - chunk.items.start,
+            Verdict::Accept => computed,
             Verdict::AcceptPart(parts) => parts.iter().map(|part| part.end - part.start).sum(),
             Verdict::Drop => 0,
         };
-        self.recorder.ended(&chunk, began, accepted, Default::default(), self.now);
+        self.recorder.ended(&chunk, began, (computed, accepted), Default::default(), self.now);
         self.recorder.update_lane_states(&self.run, self.now);
         self.set_end(lane);
         self.ask(lane);

@@ -10,17 +10,17 @@ use evener_device::{BoxError, Result};
 
 use super::{
     Closure,
-    closure::{Block, ChunkFunction},
+    closure::{ChunkFunction, ClaimedItems},
 };
 
 /// A pointer to a function of an item's number, owned by the run's caller.
 pub(crate) struct BorrowedFunction<O> {
     function: *const (),
-    call: Call<O>,
+    call: CallFunction<O>,
 }
 
 /// Calls the function at the address with the numbers of a block's items. Returns how many it has begun.
-type Call<O> = unsafe fn(*const (), Block<'_, '_, (), O>) -> usize;
+type CallFunction<O> = unsafe fn(*const (), ClaimedItems<'_, '_, (), O>) -> usize;
 
 // SAFETY: the pointer is only used to call the function through a shared reference, and `borrowed_task` requires `Sync`.
 unsafe impl<O> Send for BorrowedFunction<O> {}
@@ -45,7 +45,7 @@ where
 {
     /// # Safety
     /// The address is that of a live function of this type.
-    unsafe fn call<O, F: Fn(usize) -> O>(function: *const (), block: Block<'_, '_, (), O>) -> usize {
+    unsafe fn call<O, F: Fn(usize) -> O>(function: *const (), block: ClaimedItems<'_, '_, (), O>) -> usize {
         // SAFETY: the caller passes the address of a live `F`.
         let function = unsafe { &*function.cast::<F>() };
         let next = Cell::new(block.first as usize);
@@ -55,7 +55,7 @@ where
 }
 
 impl<O: 'static> ChunkFunction<(), O> for BorrowedFunction<O> {
-    fn run(&self, block: Block<'_, '_, (), O>) -> Result<usize, BoxError> {
+    fn run(&self, block: ClaimedItems<'_, '_, (), O>) -> Result<usize, BoxError> {
         // SAFETY: `Closure::run` calls this inside `Chunk::read`, and the caller of `borrowed_task` keeps the function
         // alive for as long as a chunk can be read. `call` was made for the function's own type.
         Ok(unsafe { (self.call)(self.function, block) })

@@ -50,8 +50,15 @@ impl Gate {
     /// Closes the gate, and waits until no thread is inside. Only the thread that made the gate may call this.
     pub(crate) fn close(&self) {
         self.state.fetch_or(CLOSED, SeqCst);
+        let mut has_parked = false;
         while self.state.load(SeqCst) != CLOSED {
             thread::park();
+            has_parked = true;
+        }
+        if has_parked {
+            // `park` may have consumed an `unpark` that was meant for the caller: an executor such as `block_on`, inside
+            // which this runs, parks the same thread until its future is woken. A wake-up too many does no harm there.
+            thread::current().unpark();
         }
     }
 }
@@ -135,5 +142,24 @@ mod test {
             assert_eq!(count.load(SeqCst), 0);
             threads.into_iter().for_each(|thread| thread.join().unwrap());
         }
+    }
+
+    #[test]
+    fn closing_a_gate_consumes_no_wake_up_of_its_callers() {
+        let (gate, (entered, is_inside)) = (Arc::new(Gate::new()), std::sync::mpsc::channel());
+        let inside = gate.clone();
+        let other = thread::spawn(move || {
+            let _inside = inside.enter();
+            entered.send(()).unwrap();
+            thread::sleep(std::time::Duration::from_millis(50));
+        });
+        is_inside.recv().unwrap();
+        // As the waker of a surrounding `block_on` does.
+        thread::current().unpark();
+        gate.close();
+        let start = std::time::Instant::now();
+        thread::park_timeout(std::time::Duration::from_secs(10));
+        assert!(start.elapsed() < std::time::Duration::from_secs(5), "the wake-up is lost");
+        other.join().unwrap();
     }
 }

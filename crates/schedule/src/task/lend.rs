@@ -7,6 +7,7 @@
 #![allow(unsafe_code)] // Every block relies on the gate, which loom tests.
 
 use std::{
+    collections::TryReserveError,
     mem::{ManuallyDrop, MaybeUninit},
     ops::Range,
     ptr::NonNull,
@@ -82,22 +83,17 @@ unsafe impl<T: Send> Send for ResultSlots<T> {}
 
 impl<T> ResultSlots<T> {
     /// Allocates `count` empty slots.
-    pub(crate) fn new(count: usize) -> Self {
-        let mut slots: Vec<MaybeUninit<T>> = Vec::with_capacity(count);
+    pub(crate) fn new(count: usize) -> Result<Self, TryReserveError> {
+        let mut slots: Vec<MaybeUninit<T>> = Vec::new();
+        slots.try_reserve_exact(count)?;
         // SAFETY: the vector has this capacity, and `MaybeUninit` needs no initialisation.
         unsafe { slots.set_len(count) };
         advise_huge_pages(&mut slots);
         let mut slots = ManuallyDrop::new(slots);
         let start = NonNull::from(slots.as_mut_slice()).cast();
         let (len, capacity) = (slots.len(), slots.capacity());
-        ResultSlots {
-            start,
-            len,
-            capacity,
-            gate: Gate::new(),
-            is_lent: false,
-            is_taken: AtomicBool::new(false),
-        }
+        let (gate, is_taken) = (Gate::new(), AtomicBool::new(false));
+        Ok(ResultSlots { start, len, capacity, gate, is_lent: false, is_taken })
     }
 
     /// Slots in the caller's memory, where the results stay when they are taken.
@@ -257,7 +253,7 @@ mod test {
         let counted = Arc::new(());
         let result = |number: usize| (number, counted.clone());
         for missing in [false, true] {
-            let slots = ResultSlots::new(4);
+            let slots = ResultSlots::new(4).unwrap();
             let guard = slots.guard().unwrap();
             let write = |range: Range<usize>| {
                 // SAFETY: the guard is alive, and each slot is written once.

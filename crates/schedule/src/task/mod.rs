@@ -38,6 +38,8 @@ pub(crate) use self::{
     run_chunk::{catch_panic, run_chunk, task_error, thread_error},
 };
 
+use crate::report::grouped;
+
 /// The code that turns a chunk of items into results, on any device that it knows how to use.
 ///
 /// A run clones the task for its worker threads, and a device that hangs may keep its thread beyond the run. So a task
@@ -136,7 +138,7 @@ pub trait Task: Clone + Send + Sync + 'static {
     ) -> Result<()>;
 
     /// Number of workers of a device, each with its own state. Default: one per core of a processor, so that `run` can
-    /// be single-threaded, and two for a GPU, so that one worker copies while the other computes.
+    /// be single-threaded, and two for a GPU, so that one worker copies while the other computes. Zero counts as one.
     fn workers(&self, device: &Device) -> usize {
         match device.describe().kind {
             DeviceKind::Cpu => device.describe().compute_units.map_or(1, |units| units.max(1) as usize),
@@ -144,7 +146,7 @@ pub trait Task: Clone + Send + Sync + 'static {
         }
     }
 
-    /// Maximum number of items in a chunk. Default: no limit.
+    /// Maximum number of items in a chunk. Zero counts as one. Default: no limit.
     fn max_items(&self, state: &Self::State) -> u64 {
         let _ = state;
         u64::MAX
@@ -170,7 +172,8 @@ pub trait Task: Clone + Send + Sync + 'static {
         (size_of_val(item) + size_of::<Self::Output>()) as u64
     }
 
-    /// Relative costs of the items, one number each, or `None` if all items cost about the same.
+    /// Relative costs of the items, one number each, or `None` if all items cost about the same. Negative numbers, NaN and
+    /// infinity count as zero. If the number of costs is not that of the items, or all are zero, they are ignored.
     fn costs(&self, items: &[Self::Input]) -> Option<Vec<f64>> {
         let _ = items;
         None
@@ -198,6 +201,8 @@ pub struct Chunk<'a, I> {
     /// Number of items claimed, if no other lane can steal any.
     claimed: Cell<usize>,
     copy_times: Cell<CopyTimes>,
+    /// Whether the items are pieces of a queue.
+    is_of_queue: bool,
 }
 
 /// The worker's items that other lanes may steal. A chunk is all of them or a range of them.
@@ -227,7 +232,21 @@ pub(crate) enum Items<'a, I> {
 
 impl<'a, I> Chunk<'a, I> {
     pub(crate) fn new(range: Range<u64>, items: Items<'a, I>) -> Self {
-        Chunk { range, items, claims: None, claimed: Cell::new(0), copy_times: Cell::default() }
+        let (claimed, copy_times) = (Cell::new(0), Cell::default());
+        Chunk { range, items, claims: None, claimed, copy_times, is_of_queue: false }
+    }
+
+    /// A batch of a queue: its items are pieces, numbered in the order of submission.
+    pub(crate) fn of_queue(range: Range<u64>, items: Items<'a, I>) -> Self {
+        Chunk { is_of_queue: true, ..Chunk::new(range, items) }
+    }
+
+    /// An item's name in an error.
+    pub(crate) fn name_of(&self, item: u64) -> String {
+        match self.is_of_queue {
+            true => format!("piece {} (in the order of submission)", grouped(item)),
+            false => format!("item {}", grouped(item)),
+        }
     }
 
     /// Lets other lanes steal items: `before` of the claims come before the chunk's first item, and items are split

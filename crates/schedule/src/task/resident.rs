@@ -33,7 +33,7 @@ impl Resident {
     }
 }
 
-type Upload = dyn Fn(&Device) -> Result<Argument> + Send + Sync;
+type UploadTable = dyn Fn(&Device) -> Result<Argument> + Send + Sync;
 
 /// An array that is the same for every item.
 #[derive(Clone)]
@@ -41,7 +41,7 @@ pub(super) struct Table {
     pub(super) name: Arc<str>,
     /// A different number for each contents.
     pub(super) id: u64,
-    upload: Arc<Upload>,
+    upload: Arc<UploadTable>,
 }
 
 impl Table {

@@ -5,7 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use evener_device::{DeviceId, Error, Result};
 
 use super::{Chunk, CopyTimes, Results, Task};
-use crate::contain::panic_message;
+use crate::{
+    contain::panic_message,
+    report::{count_of, grouped},
+};
 
 /// Runs a task on a chunk, and checks that its results are complete and right. Returns how long copies took.
 pub(crate) fn run_chunk<'s, T: Task>(
@@ -29,7 +32,8 @@ pub(crate) fn run_chunk<'s, T: Task>(
         let count = work.own_len();
         if !results.is_complete(count) {
             let more = if results.len() == count { "more than " } else { "" };
-            let message = format!("the task returned {more}{} results for {count} items", results.len());
+            let results = count_of(results.len() as u64, "result");
+            let message = format!("the task returned {more}{results} for {}", count_of(count as u64, "item"));
             return Err(task_error(device, format!("running task `{}`", task.name()), message));
         }
         if count == 0 {
@@ -39,7 +43,11 @@ pub(crate) fn run_chunk<'s, T: Task>(
         let checked = work.read(|items| task.check(&items[..count], results.as_slice()))?;
         checked.map_err(|detail| Error::BadResult {
             device: device.clone(),
-            operation: format!("checking items {:?}", work.range()),
+            operation: format!(
+                "checking items {}..{}",
+                grouped(work.range().start),
+                grouped(work.range().end)
+            ),
             detail,
         })?;
         Ok(work.copy_times())

@@ -7,7 +7,7 @@ use std::{
 
 use evener_device::{
     Kernel,
-    testing::{Failure, Fault},
+    testing::{Fault, InjectedError},
 };
 use evener_schedule::{Arrays, Cancel, Closure, KernelTask, RunError};
 
@@ -35,7 +35,7 @@ fn a_device_that_fails_in_the_middle_leaves_no_wrong_result_in_place() {
     let right: Vec<u32> = items.iter().map(|&item| scramble(item)).collect();
     for operation in 1..30 {
         let faulty = Faulty::new(&[card("card:0"), cores("cpu", 1)]);
-        faulty.faults[0].at(operation, Fault::Fail(Failure::Lost));
+        faulty.faults[0].at(operation, Fault::Fail(InjectedError::Lost));
         faulty.faults[0].at(operation + 9, Fault::Corrupt);
         let mut results = vec![0; items.len()];
         faulty.job(&Scramble::new()).map_into(&items, &mut results).unwrap();

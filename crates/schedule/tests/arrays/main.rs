@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use evener_device::{
     Device, Inventory,
-    testing::{Failure, Fault},
+    testing::{Fault, InjectedError},
 };
 
 use self::{
@@ -64,7 +64,7 @@ fn assert_losses_change_no_output(devices: &[Device], runs: usize, seed: u64) {
         let data = shape.data(3_001, &mut rng);
         let job = faulty.job(&shape.task(&data));
         // The first operations prepare the device; the loss comes in a chunk, or between two.
-        faulty.faults[0].at(3 + rng.next() % 24, Fault::Fail(Failure::Lost));
+        faulty.faults[0].at(3 + rng.next() % 24, Fault::Fail(InjectedError::Lost));
         let params = Params { factor: rng.next() as u32, shift: run as u32, ..Params::default() };
         let mut places = shape.places(3_001);
         let report = job.parameters(params).map_arrays(data.arrays(&mut places)).unwrap();

@@ -7,7 +7,7 @@ use std::{
 
 use evener_device::{
     Device, Inventory,
-    testing::{Failure, Fault, Faults},
+    testing::{Fault, Faults, InjectedError},
 };
 use evener_schedule::{DeviceReport, Mapped, RunError};
 
@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// Every fault there is.
 pub(crate) fn every_fault() -> impl Iterator<Item = Fault> {
-    Failure::ALL.into_iter().map(Fault::Fail).chain([Fault::Hang, Fault::Corrupt])
+    InjectedError::ALL.into_iter().map(Fault::Fail).chain([Fault::Hang, Fault::Corrupt])
 }
 
 /// The faults of a run.
@@ -88,7 +88,7 @@ impl Case {
                 }
             }
             Err(RunError::Task { items: failed, error }) => {
-                assert!(self.has(Fault::Fail(Failure::Task)), "{error} {self}");
+                assert!(self.has(Fault::Fail(InjectedError::Task)), "{error} {self}");
                 assert!(failed.start < failed.end && failed.end <= items.len() as u64, "{failed:?} {self}");
             }
             Err(error) => {

@@ -9,7 +9,7 @@ use std::{
 
 use evener_device::{
     Device,
-    testing::{Failure, Fault},
+    testing::{Fault, InjectedError},
 };
 use evener_schedule::{Job, RunError, Strategy};
 
@@ -42,7 +42,7 @@ fn round(seed: u64) {
         let planned: Vec<Fault> = (0..rng.below(5)).map(|_| all[rng.below(all.len())]).collect();
         planned.iter().for_each(|&fault| faults.at(1 + rng.next() % 120, fault));
         broken += usize::from(!planned.is_empty());
-        task_fails |= planned.contains(&Fault::Fail(Failure::Task));
+        task_fails |= planned.contains(&Fault::Fail(InjectedError::Task));
         // A device that is slowed down also hangs for many times as long.
         if rng.below(4) == 0 && !planned.contains(&Fault::Hang) {
             faults.slow_down(1.0 + rng.below(50) as f64);

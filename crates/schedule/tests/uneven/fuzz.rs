@@ -11,7 +11,7 @@ use std::{
 
 use evener_device::{
     Device,
-    testing::{Failure, Fault, Faults},
+    testing::{Fault, Faults, InjectedError},
 };
 use evener_schedule::{Cancel, Closure, Job, Pool, Results, RunError, Settings, Strategy, Task};
 
@@ -33,10 +33,10 @@ const SLACK: Duration = ms(400);
 
 /// Transient errors: the device works afterwards.
 const PASSING: [Fault; 5] = [
-    Fault::Fail(Failure::Lost),
-    Fault::Fail(Failure::TimedOut),
-    Fault::Fail(Failure::BadResult),
-    Fault::Fail(Failure::OutOfMemory),
+    Fault::Fail(InjectedError::Lost),
+    Fault::Fail(InjectedError::TimedOut),
+    Fault::Fail(InjectedError::BadResult),
+    Fault::Fail(InjectedError::OutOfMemory),
     Fault::Corrupt,
 ];
 

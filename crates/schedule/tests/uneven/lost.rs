@@ -4,7 +4,7 @@ use std::{panic::resume_unwind, time::Duration};
 
 use evener_device::{
     Device, Kernel,
-    testing::{Failure, Fault, Faults},
+    testing::{Fault, Faults, InjectedError},
 };
 use evener_schedule::{KernelParams, KernelTask, Report, Task};
 
@@ -171,9 +171,9 @@ enum When {
 
 /// Transient errors: the device works afterwards.
 const PASSING: [Fault; 4] = [
-    Fault::Fail(Failure::Lost),
-    Fault::Fail(Failure::TimedOut),
-    Fault::Fail(Failure::BadResult),
+    Fault::Fail(InjectedError::Lost),
+    Fault::Fail(InjectedError::TimedOut),
+    Fault::Fail(InjectedError::BadResult),
     Fault::Corrupt,
 ];
 

@@ -16,3 +16,4 @@ mod panics;
 mod pause;
 mod stop;
 mod support;
+mod user_code;

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use evener_device::testing::{Failure, Fault, Faults};
+use evener_device::testing::{Fault, Faults, InjectedError};
 use evener_schedule::{Progress, RunError, Task};
 use tracing::{
     Event, Metadata, Subscriber,
@@ -143,9 +143,12 @@ fn with_a_panicking_subscriber() {
     }));
     tracing::subscriber::set_global_default(Panicking).unwrap();
     for operation in [1, 4, 9, 20] {
-        for fault in
-            [Fault::Fail(Failure::Lost), Fault::Fail(Failure::OutOfMemory), Fault::Hang, Fault::Corrupt]
-        {
+        for fault in [
+            Fault::Fail(InjectedError::Lost),
+            Fault::Fail(InjectedError::OutOfMemory),
+            Fault::Hang,
+            Fault::Corrupt,
+        ] {
             let name = format!("a panicking subscriber, {fault:?} in operation {operation}");
             within(Duration::from_secs(8), &name, move || {
                 if let Err(error) = run_with(&Checked::new(), operation, fault) {

@@ -220,7 +220,14 @@ impl<P: MsmGroup> MsmBases<P> {
         self.check(scalars.len())?;
         let mut marks = Marks::new();
         workspace.mark(&mut marks, "begin")?;
-        self.queue(workspace, scalars, marks)
+        if self.device.describe().api == Api::Cuda {
+            return self.queue(workspace, scalars, marks);
+        }
+        // Other devices cannot bind a slice that begins anywhere.
+        let aligned = workspace.scalars(scalars.len())?;
+        workspace.stream().copy(scalars, &aligned)?;
+        workspace.mark(&mut marks, "copy")?;
+        self.queue(workspace, &aligned, marks)
     }
 
     fn queue(

@@ -99,6 +99,20 @@ fn the_processor_computes_as_arkworks_does() {
 }
 
 #[test]
+fn bases_can_be_shared_between_threads() {
+    fn shared<T: Send + Sync>(_: &T) {}
+    let bases = MsmBases::<G2Projective>::upload(&Device::cpu(), &points::<G2Projective>(2)).unwrap();
+    shared(&bases);
+    let (one, other) = (random(2, 1), random(2, 2));
+    std::thread::scope(|scope| {
+        let there = scope.spawn(|| bases.msm(&one).unwrap());
+        let here = bases.msm(&other).unwrap();
+        let sum = [one[0] + other[0], one[1] + other[1]];
+        assert_eq!(there.join().unwrap() + here, bases.msm(&sum).unwrap());
+    });
+}
+
+#[test]
 fn another_number_of_scalars_is_refused() {
     let bases = MsmBases::<G1Projective>::upload(&Device::cpu(), &points::<G1Projective>(3)).unwrap();
     let error = bases.msm(&random(2, 1)).unwrap_err();
@@ -122,6 +136,36 @@ fn check_pool<P: MsmGroup>(devices: &[Device], size: usize) {
 fn a_pool_of_processors_computes_as_arkworks_does() {
     check_pool::<G1Projective>(&[Device::cpu()], 3000);
     check_pool::<G2Projective>(&[Device::cpu()], 700);
+}
+
+/// Scalars that a device computed are multiplied in place, wherever they begin, and one workspace serves both groups.
+fn check_scalars_on_device(api: Api) {
+    for device in devices(api) {
+        let (all, scalars) = (points::<G1Projective>(100), random(103, 4));
+        let in_memory: Vec<Limbs> = scalars.iter().map(|scalar| (*scalar).into()).collect();
+        let buffer = device.buffer_from(&in_memory).unwrap().slice(3..).unwrap();
+        let mut workspace = MsmWorkspace::new(&device).unwrap();
+        let bases = MsmBases::<G1Projective>::upload(&device, &all).unwrap();
+        let twisted = points::<G2Projective>(100);
+        let twisted_bases = MsmBases::<G2Projective>::upload(&device, &twisted).unwrap();
+        let first = bases.queue_device(&mut workspace, &buffer).unwrap();
+        let second = twisted_bases.queue_device(&mut workspace, &buffer).unwrap();
+        workspace.erase().unwrap();
+        assert_eq!(first.wait().unwrap(), G1Projective::msm_on_host(&all, &scalars[3..]));
+        assert_eq!(second.wait().unwrap(), G2Projective::msm_on_host(&twisted, &scalars[3..]));
+    }
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn scalars_on_the_device_are_multiplied_wherever_they_begin_with_vulkan() {
+    check_scalars_on_device(Api::Vulkan);
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn scalars_on_the_device_are_multiplied_wherever_they_begin_with_card() {
+    check_scalars_on_device(Api::Cuda);
 }
 
 #[test]

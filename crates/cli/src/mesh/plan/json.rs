@@ -12,17 +12,17 @@ use serde::Serialize;
 use super::Plan;
 
 #[derive(Serialize)]
-struct Layout<'a> {
+struct PlanObject<'a> {
     about: &'a str,
     axes: &'a [Axis],
-    ranks: Vec<Rank<'a>>,
-    groups: Vec<Group>,
+    ranks: Vec<RankObject<'a>>,
+    groups: Vec<GroupObject>,
     statistics: MeshStatistics,
-    prediction: Option<Prediction<'a>>,
+    prediction: Option<PredictionObject<'a>>,
 }
 
 #[derive(Serialize)]
-struct Rank<'a> {
+struct RankObject<'a> {
     rank: usize,
     coordinates: BTreeMap<&'a str, usize>,
     #[serde(flatten)]
@@ -30,14 +30,14 @@ struct Rank<'a> {
 }
 
 #[derive(Serialize)]
-struct Group {
+struct GroupObject {
     name: String,
     axis: Option<String>,
     ranks: Vec<usize>,
 }
 
 #[derive(Serialize)]
-struct Prediction<'a> {
+struct PredictionObject<'a> {
     stages: &'a [StagePlan],
     replicas: &'a [ReplicaPlan],
     gradients_s: f64,
@@ -57,17 +57,17 @@ pub(super) fn object(plan: &Plan) -> Result<impl Serialize> {
     let mut ranks = Vec::new();
     for (rank, member) in mesh.members().iter().enumerate() {
         let names = mesh.axes().iter().map(|axis| axis.name.as_str());
-        ranks.push(Rank { rank, coordinates: names.zip(mesh.coordinates(rank)?).collect(), member });
+        ranks.push(RankObject { rank, coordinates: names.zip(mesh.coordinates(rank)?).collect(), member });
     }
     let mut groups = Vec::new();
     for group in mesh.groups() {
-        groups.push(Group {
+        groups.push(GroupObject {
             name: group.name().to_owned(),
             axis: group.axis()?.map(str::to_owned),
             ranks: group.ranks()?.to_vec(),
         });
     }
-    let prediction = plan.proposal.as_ref().map(|proposal| Prediction {
+    let prediction = plan.proposal.as_ref().map(|proposal| PredictionObject {
         stages: &proposal.stages,
         replicas: &proposal.replicas,
         gradients_s: proposal.gradients_s,
@@ -80,5 +80,5 @@ pub(super) fn object(plan: &Plan) -> Result<impl Serialize> {
         times_are_seconds: plan.has_seconds,
     });
     let (about, axes, statistics) = (plan.about.as_str(), mesh.axes(), mesh.statistics());
-    Ok(Layout { about, axes, ranks, groups, statistics, prediction })
+    Ok(PlanObject { about, axes, ranks, groups, statistics, prediction })
 }

@@ -2,28 +2,28 @@
 
 /// Axes and their sizes, innermost last.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Axes(pub(super) Vec<(String, usize)>);
+pub(super) struct AxesArgument(pub(super) Vec<(String, usize)>);
 
 /// The cost of each layer.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Costs(pub(super) Vec<f64>);
+pub(super) struct LayerCosts(pub(super) Vec<f64>);
 
 /// The maximum number of layers.
 const MAX_LAYERS: usize = 4096;
 
 /// Parses `dp=2,ep=2,tp=4`.
-pub(super) fn axes(text: &str) -> Result<Axes, String> {
+pub(super) fn axes(text: &str) -> Result<AxesArgument, String> {
     let axis = |term: &str| {
         let (name, size) =
             term.split_once('=').ok_or_else(|| format!("`{term}` is not an axis such as dp=2"))?;
         let size = size.trim().parse().map_err(|_| format!("`{size}` is not a size, in `{term}`"))?;
         Ok((name.trim().to_owned(), size))
     };
-    text.split(',').map(axis).collect::<Result<_, String>>().map(Axes)
+    text.split(',').map(axis).collect::<Result<_, String>>().map(AxesArgument)
 }
 
 /// Parses `8e9,2e9x30,9e9`.
-pub(super) fn costs(text: &str) -> Result<Costs, String> {
+pub(super) fn costs(text: &str) -> Result<LayerCosts, String> {
     let mut costs = Vec::new();
     for term in text.split(',') {
         let (cost, count) = term.split_once('x').unwrap_or((term, "1"));
@@ -35,7 +35,7 @@ pub(super) fn costs(text: &str) -> Result<Costs, String> {
         }
         costs.extend(std::iter::repeat_n(cost, count));
     }
-    Ok(Costs(costs))
+    Ok(LayerCosts(costs))
 }
 
 #[cfg(test)]

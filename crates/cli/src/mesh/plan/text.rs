@@ -34,6 +34,12 @@ pub(super) fn text(plan: &Plan) -> Result<String> {
     Ok(paragraphs.join("\n\n") + "\n")
 }
 
+/// Returns the sizes of the axes as a line that `--axes` takes.
+pub(super) fn axes(mesh: &Mesh) -> String {
+    let axes: Vec<String> = mesh.axes().iter().map(|axis| format!("{}={}", axis.name, axis.size)).collect();
+    axes.join(",") + "\n"
+}
+
 fn headline(mesh: &Mesh) -> String {
     let axes: Vec<String> = mesh.axes().iter().map(|axis| format!("{} {}", axis.name, axis.size)).collect();
     let ResourceTotals {

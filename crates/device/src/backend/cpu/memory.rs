@@ -21,7 +21,7 @@ use crate::{
 /// It has a pointer instead of a `Box`, because other libraries may have the address too: the block's owner makes a slice
 /// of it only while an operation reads or writes, and other libraries use the address between operations
 /// ([`super::super::dlpack`]).
-pub(super) struct Block {
+pub(super) struct CpuBlock {
     pointer: NonNull<u8>,
     bytes: usize,
     /// Whether every byte is still zero, as it came from the system.
@@ -31,17 +31,17 @@ pub(super) struct Block {
 }
 
 // SAFETY: it is plain memory, and its owner is `Send` and `Sync`.
-unsafe impl Send for Block {}
+unsafe impl Send for CpuBlock {}
 // SAFETY: as for `Send`; writing needs a `&mut`.
-unsafe impl Sync for Block {}
+unsafe impl Sync for CpuBlock {}
 
-impl Block {
+impl CpuBlock {
     /// Allocates at least this many zeroed bytes. Returns `None` if there is not enough memory.
     pub(super) fn zeroed(bytes: u64) -> Option<Self> {
         let lines = usize::try_from(bytes.div_ceil(size_of::<CacheLine>() as u64)).ok()?;
         let lines: Box<[CacheLine]> = bytemuck::allocation::try_zeroed_slice_box(lines).ok()?;
         let bytes = size_of_val::<[CacheLine]>(&lines);
-        Some(Block { pointer: NonNull::from(Box::leak(lines)).cast(), bytes, clean: true, owner: None })
+        Some(CpuBlock { pointer: NonNull::from(Box::leak(lines)).cast(), bytes, clean: true, owner: None })
     }
 
     /// Wraps another library's memory, which stays valid until `owner` is dropped.
@@ -53,7 +53,7 @@ impl Block {
         bytes: usize,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Self {
-        Block { pointer, bytes, clean: false, owner: Some(owner) }
+        CpuBlock { pointer, bytes, clean: false, owner: Some(owner) }
     }
 
     /// Zeroes the block, unless it is known to be zero.
@@ -77,13 +77,13 @@ impl Block {
     }
 }
 
-impl Default for Block {
+impl Default for CpuBlock {
     fn default() -> Self {
-        Block { pointer: NonNull::<CacheLine>::dangling().cast(), bytes: 0, clean: true, owner: None }
+        CpuBlock { pointer: NonNull::<CacheLine>::dangling().cast(), bytes: 0, clean: true, owner: None }
     }
 }
 
-impl Drop for Block {
+impl Drop for CpuBlock {
     fn drop(&mut self) {
         if self.owner.is_none() && self.bytes > 0 {
             let lines = self.bytes / size_of::<CacheLine>();
@@ -94,18 +94,18 @@ impl Drop for Block {
     }
 }
 
-impl std::fmt::Debug for Block {
+impl std::fmt::Debug for CpuBlock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Block({} bytes)", self.bytes)
+        write!(f, "CpuBlock({} bytes)", self.bytes)
     }
 }
 
 /// A buffer of the CPU device. An operation holds its lock, for reading or writing, while it runs.
 #[derive(Debug)]
 pub(super) struct CpuMemory {
-    pub(super) block: RwLock<Block>,
+    pub(super) block: RwLock<CpuBlock>,
     bytes: u64,
-    cache: Arc<BlockCache<Block>>,
+    cache: Arc<BlockCache<CpuBlock>>,
     /// The block's address, which never changes: reading it needs no lock.
     start: AtomicPtr<u8>,
     /// Whether another library was given the address, and may have written there.
@@ -113,7 +113,7 @@ pub(super) struct CpuMemory {
 }
 
 impl CpuMemory {
-    pub(super) fn new(block: Block, bytes: u64, cache: Arc<BlockCache<Block>>) -> Self {
+    pub(super) fn new(block: CpuBlock, bytes: u64, cache: Arc<BlockCache<CpuBlock>>) -> Self {
         let start = AtomicPtr::new(block.pointer.as_ptr());
         CpuMemory { block: RwLock::new(block), bytes, cache, start, is_exported: AtomicBool::new(false) }
     }
@@ -154,29 +154,29 @@ pub(super) fn range(region: &Region) -> Range<usize> {
 }
 
 /// Where a stream puts a lent block back when the copy has finished.
-pub(super) type Lent = Arc<Mutex<Option<Block>>>;
+pub(super) type LentBlock = Arc<Mutex<Option<CpuBlock>>>;
 
 /// Host memory. While a copy is in flight the stream has the block.
 #[derive(Debug)]
 pub(super) struct CpuHostMemory {
     device: DeviceId,
-    block: Block,
+    block: CpuBlock,
     bytes: u64,
-    lent: Option<Lent>,
+    lent: Option<LentBlock>,
 }
 
 impl CpuHostMemory {
-    pub(super) fn new(block: Block, bytes: u64, device: DeviceId) -> Self {
+    pub(super) fn new(block: CpuBlock, bytes: u64, device: DeviceId) -> Self {
         CpuHostMemory { device, block, bytes, lent: None }
     }
 
-    pub(super) fn lend(memory: &mut dyn HostMemory, device: &DeviceId) -> Result<(Block, Lent)> {
+    pub(super) fn lend(memory: &mut dyn HostMemory, device: &DeviceId) -> Result<(CpuBlock, LentBlock)> {
         let Some(memory) = (memory as &mut dyn Any).downcast_mut::<CpuHostMemory>() else {
             let detail = "the host memory belongs to another device";
             return Err(Error::unsupported(device, "copying", detail));
         };
         memory.reclaim()?;
-        let lent = Lent::default();
+        let lent = LentBlock::default();
         memory.lent = Some(lent.clone());
         Ok((std::mem::take(&mut memory.block), lent))
     }
@@ -212,7 +212,7 @@ impl HostMemory for CpuHostMemory {
 /// Read-only host memory.
 #[derive(Debug)]
 struct CpuSharedMemory {
-    block: Block,
+    block: CpuBlock,
     bytes: usize,
 }
 

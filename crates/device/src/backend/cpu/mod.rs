@@ -1,4 +1,4 @@
-//! The processor's cores as a device: the threads of a rayon pool, pinned if the device is a partition.
+//! The processor's cores as a device: the threads of a rayon pool, bound to cores if the device is a partition.
 //!
 //! A stream is a thread that takes operations from a channel; a kernel's Rust body runs inside the pool. Each buffer is
 //! plain host memory behind a lock of its own, so that streams which share a buffer cannot race.
@@ -8,7 +8,7 @@ mod stream;
 
 use std::{
     any::Any,
-    sync::{Arc, LazyLock, Mutex, PoisonError, Weak},
+    sync::{Arc, LazyLock, Mutex, Once, PoisonError, Weak},
 };
 
 use core_affinity::CoreId;
@@ -16,12 +16,12 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 
 use self::{
-    memory::{Block, CpuHostMemory, CpuMemory},
+    memory::{CpuBlock, CpuHostMemory, CpuMemory},
     stream::CpuStream,
 };
 use super::{
-    Address, Backend, BoundKernel, Contents, Direction, HostMemory, Memory, MemoryUsage, Program, Region,
-    Source, StreamBackend,
+    Address, Backend, BoundKernelBackend, Contents, Direction, HostMemory, Memory, MemoryUsage,
+    ProgramBackend, Region, Source, StreamBackend,
     block_cache::{BlockCache, class_bytes, exact_bytes},
 };
 use crate::{
@@ -29,6 +29,7 @@ use crate::{
     describe::{Api, Capabilities, Description, DeviceId, DeviceKind, Features},
     error::{Error, Result},
     kernel::{Binding, Kernel, RustBody},
+    thread_stack::stack_bytes,
 };
 
 /// Returns the source of the device of all cores.
@@ -41,8 +42,29 @@ pub(crate) fn source() -> Arc<dyn Source> {
 struct CpuSource {
     description: Description,
     threads: usize,
-    /// The cores that threads are pinned to; `None` for the whole processor, whose threads are not pinned.
-    cores: Option<Vec<CoreId>>,
+    /// The cores that threads are bound to; `None` for the whole processor, whose threads are not bound.
+    cores: Option<Arc<PartitionCores>>,
+}
+
+/// The cores of a partition.
+#[derive(Debug)]
+struct PartitionCores {
+    device: DeviceId,
+    cores: Vec<CoreId>,
+    warning: Once,
+}
+
+impl PartitionCores {
+    /// Binds the calling thread to one of the cores (the index wraps around), or warns once that it cannot.
+    fn bind_thread(&self, index: usize) {
+        let Some(core) = self.cores.get(index % self.cores.len().max(1)) else { return };
+        if let Err(why) = affinity::bind(*core) {
+            self.warning.call_once(|| {
+                let device = &self.device;
+                tracing::warn!("{device}: its threads are not bound to cores, and may use others: {why}");
+            });
+        }
+    }
 }
 
 impl CpuSource {
@@ -87,44 +109,61 @@ impl Source for CpuSource {
     }
 
     fn bind_thread(&self, index: usize) {
-        if let Some(cores) = self.cores.as_ref().filter(|cores| !cores.is_empty()) {
-            affinity::bind(cores[index % cores.len()]);
+        if let Some(cores) = &self.cores {
+            cores.bind_thread(index);
         }
     }
 
     fn split(&self, sizes: &[u32]) -> Result<Vec<Arc<dyn Source>>> {
-        let refuse = |detail: String| Error::Split {
-            device: self.description.id.clone(),
-            sizes: sizes.to_vec(),
-            detail,
-        };
         let cores = match &self.cores {
-            Some(cores) => cores.clone(),
-            None => unbound(core_affinity::get_core_ids)
-                .ok_or_else(|| refuse("this system does not report its cores".into()))?,
+            Some(partition) => partition.cores.clone(),
+            None => unbound(core_affinity::get_core_ids).ok_or_else(|| {
+                let limit = affinity::MAX_CPUS;
+                self.cannot_split(sizes, format!(
+                    "the system does not report its cores: on Linux, partitions are possible on machines with at most \
+                     {limit} CPUs"
+                ))
+            })?,
         };
+        self.split_cores(&cores, sizes)
+    }
+}
+
+impl CpuSource {
+    /// Makes partitions of the first of these cores: of as many as the device has threads. A control group's quota may
+    /// allow fewer than there are cores.
+    fn split_cores(&self, cores: &[CoreId], sizes: &[u32]) -> Result<Vec<Arc<dyn Source>>> {
         let asked: u64 = sizes.iter().map(|&size| u64::from(size)).sum();
-        if asked > cores.len() as u64 {
-            let detail = format!("{asked} cores in total, and the device has {}", cores.len());
-            return Err(refuse(detail));
+        let mut rest = &cores[..cores.len().min(self.threads)];
+        if asked > rest.len() as u64 {
+            let mut detail = format!("{asked} cores in total, and the device has {}", rest.len());
+            if rest.len() < cores.len() {
+                detail += &format!(": a quota allows the time of so many, of {} cores", cores.len());
+            }
+            return Err(self.cannot_split(sizes, detail));
         }
-        let mut rest = cores.as_slice();
         let mut partitions: Vec<Arc<dyn Source>> = Vec::with_capacity(sizes.len());
         for (index, &size) in sizes.iter().enumerate() {
             let (mine, others) = rest.split_at(size as usize);
             rest = others;
+            let id = self.description.id.partition(index);
+            let cores = PartitionCores { device: id.clone(), cores: mine.to_vec(), warning: Once::new() };
             partitions.push(Arc::new(CpuSource {
                 description: Description {
-                    id: self.description.id.partition(index),
+                    id,
                     compute_units: Some(size),
                     part_of: Some(self.description.id.clone()),
                     ..self.description.clone()
                 },
                 threads: mine.len(),
-                cores: Some(mine.to_vec()),
+                cores: Some(Arc::new(cores)),
             }));
         }
         Ok(partitions)
+    }
+
+    fn cannot_split(&self, sizes: &[u32], detail: String) -> Error {
+        Error::Split { device: self.description.id.clone(), sizes: sizes.to_vec(), detail }
     }
 }
 
@@ -133,7 +172,7 @@ struct CpuBackend {
     id: DeviceId,
     capabilities: Capabilities,
     pool: Arc<ThreadPool>,
-    cache: Arc<BlockCache<Block>>,
+    cache: Arc<BlockCache<CpuBlock>>,
 }
 
 impl CpuBackend {
@@ -142,10 +181,11 @@ impl CpuBackend {
         let (name, cores) = (id.clone(), source.cores.clone());
         let pool = ThreadPoolBuilder::new()
             .num_threads(source.threads)
+            .stack_size(stack_bytes())
             .thread_name(move |index| format!("evener-{name}-{index}"))
             .start_handler(move |index| {
-                if let Some(core) = cores.as_ref().and_then(|cores| cores.get(index)) {
-                    affinity::bind(*core);
+                if let Some(cores) = &cores {
+                    cores.bind_thread(index);
                 }
             });
         let pool = unbound(|| pool.build())
@@ -158,7 +198,7 @@ impl CpuBackend {
         })
     }
 
-    fn take(&self, bytes: u64) -> Result<Block> {
+    fn take(&self, bytes: u64) -> Result<CpuBlock> {
         let class = class_bytes(bytes);
         if let Some((_, block)) = self.cache.take(class) {
             return Ok(block);
@@ -171,9 +211,9 @@ impl CpuBackend {
         Ok(block)
     }
 
-    fn make(&self, bytes: u64) -> Result<Block> {
+    fn make(&self, bytes: u64) -> Result<CpuBlock> {
         self.check_free(bytes)?;
-        Block::zeroed(bytes).ok_or_else(|| self.out_of_memory(bytes, None))
+        CpuBlock::zeroed(bytes).ok_or_else(|| self.out_of_memory(bytes, None))
     }
 
     fn check_free(&self, bytes: u64) -> Result<()> {
@@ -199,9 +239,9 @@ const CACHE_DIVISOR: u64 = 4;
 
 /// The caches of all open processors and partitions. They share the machine's memory, so all are cleared when one of them
 /// needs it.
-static CACHES: Mutex<Vec<Weak<BlockCache<Block>>>> = Mutex::new(Vec::new());
+static CACHES: Mutex<Vec<Weak<BlockCache<CpuBlock>>>> = Mutex::new(Vec::new());
 
-fn new_cache(cap: u64) -> Arc<BlockCache<Block>> {
+fn new_cache(cap: u64) -> Arc<BlockCache<CpuBlock>> {
     let cache = Arc::new(BlockCache::new(cap));
     let mut caches = CACHES.lock().unwrap_or_else(PoisonError::into_inner);
     caches.retain(|cache| cache.strong_count() > 0);
@@ -254,7 +294,7 @@ impl Backend for CpuBackend {
     ) -> Result<Option<Arc<dyn Memory>>> {
         let (Address::Host(pointer), Ok(len)) = (address, usize::try_from(bytes)) else { return Ok(None) };
         // SAFETY: the caller promises the same.
-        let block = unsafe { Block::adopt(pointer, len, owner) };
+        let block = unsafe { CpuBlock::adopt(pointer, len, owner) };
         Ok(Some(Arc::new(CpuMemory::new(block, bytes, self.cache.clone()))))
     }
 
@@ -263,7 +303,7 @@ impl Backend for CpuBackend {
         Ok(Box::new(CpuHostMemory::new(block, bytes, self.id.clone())))
     }
 
-    fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Program>> {
+    fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn ProgramBackend>> {
         let Some(body) = kernel.rust.clone() else {
             let operation = format!("compiling kernel `{}`", kernel.name);
             return Err(Error::unsupported(
@@ -312,12 +352,12 @@ impl std::fmt::Debug for Body {
     }
 }
 
-impl Program for CpuProgram {
+impl ProgramBackend for CpuProgram {
     fn body(&self) -> &str {
         "Rust"
     }
 
-    fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn BoundKernel>> {
+    fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn BoundKernelBackend>> {
         for region in arguments {
             CpuMemory::of(region, &self.device)?;
         }
@@ -331,8 +371,8 @@ struct CpuBoundKernel {
     arguments: Vec<Region>,
 }
 
-impl BoundKernel for CpuBoundKernel {
-    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn BoundKernel>> {
+impl BoundKernelBackend for CpuBoundKernel {
+    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn BoundKernelBackend>> {
         // Any workgroup of at least one thread is possible.
         if kernel.workgroup.contains(&0) {
             let operation = format!("launching kernel `{}`", kernel.name);
@@ -358,8 +398,8 @@ fn memory_limit(system: &System) -> u64 {
 /// Returns the machine's free memory if it is less than `bytes`, even after `make_room`. Linux would allocate the bytes
 /// anyway, and end the process when it touches them. Small requests are not checked, because checking takes time.
 pub(crate) fn too_little_free(bytes: u64, make_room: impl FnOnce()) -> Option<u64> {
-    const LOOKED_AT: u64 = 64 << 20;
-    if bytes <= LOOKED_AT || bytes <= memory_free() {
+    const MIN_CHECKED_BYTES: u64 = 64 << 20;
+    if bytes < MIN_CHECKED_BYTES || bytes <= memory_free() {
         return None;
     }
     make_room();
@@ -372,4 +412,116 @@ pub(crate) fn memory_free() -> u64 {
     system.refresh_memory_specifics(MemoryRefreshKind::nothing().with_ram());
     let free = system.available_memory();
     system.cgroup_limits().map_or(free, |limits| limits.free_memory.min(free))
+}
+
+#[cfg(test)]
+mod test {
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering::SeqCst},
+        thread,
+    };
+
+    use super::*;
+
+    fn source_with(threads: usize) -> CpuSource {
+        CpuSource { threads, ..CpuSource::find() }
+    }
+
+    fn cores(count: usize) -> Vec<CoreId> {
+        (0..count).map(|id| CoreId { id }).collect()
+    }
+
+    #[test]
+    fn a_device_with_a_quota_is_split_into_no_more_cores_than_it_has_threads() {
+        let limited = source_with(2);
+        let error = limited.split_cores(&cores(64), &[32, 32]).unwrap_err().to_string();
+        assert!(
+            error.contains("the device has 2: a quota allows the time of so many, of 64 cores"),
+            "{error}"
+        );
+        limited.split_cores(&cores(64), &[2, 1]).unwrap_err();
+        let parts = limited.split_cores(&cores(64), &[1, 1]).unwrap();
+        assert!(parts.iter().all(|part| part.describe().compute_units == Some(1)));
+        // Without a quota, and where the system allows fewer cores than the device counts.
+        let error = source_with(4).split_cores(&cores(4), &[5]).unwrap_err().to_string();
+        assert!(error.ends_with("the device has 4"), "{error}");
+        source_with(4).split_cores(&cores(3), &[4]).unwrap_err();
+    }
+
+    /// Uses twice the stack that Rust gives a thread. Not inlined: the array must not be in the caller's frame.
+    #[inline(never)]
+    fn use_stack() -> usize {
+        let mut bytes = [1u8; 4 << 20];
+        std::hint::black_box(&mut bytes).iter().map(|&byte| usize::from(byte)).sum::<usize>()
+    }
+
+    #[test]
+    fn the_devices_threads_have_more_stack_than_other_threads() {
+        let backend = CpuBackend::new(&source_with(1)).unwrap();
+        assert_eq!(backend.pool.install(use_stack), 4 << 20);
+    }
+
+    #[test]
+    fn freed_memory_is_kept_up_to_the_cap_and_no_more() {
+        const BYTES: u64 = 64 << 10;
+        let mut source = source_with(1);
+        source.description.memory_bytes = Some(16 * BYTES);
+        let backend = CpuBackend::new(&source).unwrap();
+        let counted = || (backend.memory().in_use_bytes, backend.memory().cached_bytes);
+        let blocks: Vec<_> = (0..10).map(|_| backend.allocate(BYTES, Contents::Uninit).unwrap()).collect();
+        assert_eq!(counted(), (10 * BYTES, 0));
+        drop(blocks);
+        assert_eq!(counted(), (0, 16 * BYTES / CACHE_DIVISOR));
+        // A larger block replaces smaller ones, and one that is larger than the cap is freed.
+        drop(backend.allocate(2 * BYTES, Contents::Uninit).unwrap());
+        assert_eq!(counted(), (0, 4 * BYTES));
+        drop(backend.allocate(5 * BYTES, Contents::Uninit).unwrap());
+        assert!(counted().1 <= 4 * BYTES, "{:?}", counted());
+    }
+
+    /// Counts warnings.
+    struct CountingSubscriber(Arc<AtomicUsize>);
+
+    impl tracing::Subscriber for CountingSubscriber {
+        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+        fn event(&self, event: &tracing::Event<'_>) {
+            assert_eq!(*event.metadata().level(), tracing::Level::WARN);
+            self.0.fetch_add(1, SeqCst);
+        }
+
+        fn enter(&self, _: &tracing::span::Id) {}
+
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_partition_whose_threads_cannot_be_bound_warns_once() {
+        let warnings = Arc::new(AtomicUsize::new(0));
+        let subscriber = CountingSubscriber(warnings.clone());
+        // On a thread of its own, whose cores may change.
+        let bind = || {
+            tracing::subscriber::with_default(subscriber, || {
+                // No machine has these cores, and no system binds to them.
+                let absent = [affinity::MAX_CPUS - 1, affinity::MAX_CPUS - 2].map(|id| CoreId { id });
+                let parts = source_with(2).split_cores(&absent, &[1, 1]).unwrap();
+                (0..3).for_each(|index| parts[0].bind_thread(index));
+                assert_eq!(warnings.load(SeqCst), 1);
+                parts[1].bind_thread(0);
+                assert_eq!(warnings.load(SeqCst), 2, "for each partition");
+            });
+        };
+        thread::scope(|scope| scope.spawn(bind).join().unwrap());
+    }
 }

@@ -17,15 +17,15 @@ use std::{
 use rayon::ThreadPool;
 
 use super::{
-    super::{BoundKernel, Event, HostMemory, Region, StreamBackend, Timestamp},
+    super::{BoundKernelBackend, EventBackend, HostMemory, Region, StreamBackend, TimestampBackend},
     CpuBoundKernel,
-    memory::{Block, CpuHostMemory, CpuMemory, range},
+    memory::{CpuBlock, CpuHostMemory, CpuMemory, range},
 };
 use crate::{
     describe::DeviceId,
     error::{Error, Result, SharedError},
     kernel::{Access, BoxError},
-    launch::{Launch, Slot},
+    launch::{BufferSlot, Launch},
 };
 
 type Operation = Box<dyn FnOnce() -> Result<()> + Send>;
@@ -66,6 +66,14 @@ impl CpuStream {
 
     fn send(&self, message: Message) -> Result<()> {
         self.queue.send(message).map_err(|_| Error::lost(&self.device, "queueing", "its thread has ended"))
+    }
+
+    /// Returns a kernel of the processor. The kernels of all its partitions can be launched on each of them.
+    fn own_kernel(&self, bound: &Arc<dyn BoundKernelBackend>) -> Result<Arc<CpuBoundKernel>> {
+        let bound: Arc<dyn Any + Send + Sync> = bound.clone();
+        bound.downcast().map_err(|_| {
+            Error::unsupported(&self.device, "launching a kernel", "the kernel belongs to another device")
+        })
     }
 
     fn run(&self, operation: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
@@ -144,20 +152,17 @@ impl StreamBackend for CpuStream {
         Ok(true)
     }
 
-    fn launch(&mut self, bound: &Arc<dyn BoundKernel>, groups: [u32; 3], params: &[u8]) -> Result<()> {
-        let bound: Arc<dyn Any + Send + Sync> = bound.clone();
-        let Ok(bound) = bound.downcast::<CpuBoundKernel>() else {
-            return Err(Error::unsupported(
-                &self.device,
-                "launching",
-                "the kernel was compiled for another device",
-            ));
-        };
+    fn check_kernel(&self, bound: &Arc<dyn BoundKernelBackend>) -> Result<()> {
+        self.own_kernel(bound).map(drop)
+    }
+
+    fn launch(&mut self, bound: &Arc<dyn BoundKernelBackend>, groups: [u32; 3], params: &[u8]) -> Result<()> {
+        let bound = self.own_kernel(bound)?;
         let (pool, params) = (self.pool.clone(), params.to_vec());
         self.run(move || run_body(&bound, &pool, groups, &params))
     }
 
-    fn timestamp(&mut self) -> Result<Arc<dyn Timestamp>> {
+    fn timestamp(&mut self) -> Result<Arc<dyn TimestampBackend>> {
         let reading = Arc::new(OnceLock::new());
         let timestamp = CpuTimestamp { device: self.device.clone(), reading: reading.clone() };
         self.send(Message::Always(Box::new(move |_| {
@@ -167,7 +172,7 @@ impl StreamBackend for CpuStream {
         Ok(Arc::new(timestamp))
     }
 
-    fn record_event(&mut self) -> Result<Arc<dyn Event>> {
+    fn record_event(&mut self) -> Result<Arc<dyn EventBackend>> {
         let event = Arc::new(CpuEvent {
             device: self.device.clone(),
             state: Mutex::default(),
@@ -178,7 +183,7 @@ impl StreamBackend for CpuStream {
         Ok(event)
     }
 
-    fn wait_event(&mut self, event: &Arc<dyn Event>) -> Result<()> {
+    fn wait_event(&mut self, event: &Arc<dyn EventBackend>) -> Result<()> {
         let event = event.clone();
         self.run(move || event.wait(None))
     }
@@ -207,12 +212,12 @@ fn run_body(bound: &CpuBoundKernel, pool: &ThreadPool, groups: [u32; 3], params:
         source: source.map(SharedError::new),
     };
     let mut locks = lock_all(bound)?;
-    let mut slots: Vec<Slot<'_>> = bound.arguments.iter().map(|_| Slot::Taken).collect();
+    let mut slots: Vec<BufferSlot<'_>> = bound.arguments.iter().map(|_| BufferSlot::Taken).collect();
     for lock in &mut locks {
         match lock {
             Lock::Read(guard, users) => {
                 for &mut index in users {
-                    slots[index] = Slot::Read(&guard.bytes()[range(&bound.arguments[index])]);
+                    slots[index] = BufferSlot::Read(&guard.bytes()[range(&bound.arguments[index])]);
                 }
             }
             Lock::Write(guard, users) => share_out(bound, guard.bytes_mut(), users, &mut slots)?,
@@ -234,8 +239,8 @@ fn run_body(bound: &CpuBoundKernel, pool: &ThreadPool, groups: [u32; 3], params:
 
 /// A lock that a launch holds, and the indices of its arguments in that buffer.
 enum Lock<'a> {
-    Read(RwLockReadGuard<'a, Block>, Vec<usize>),
-    Write(RwLockWriteGuard<'a, Block>, Vec<usize>),
+    Read(RwLockReadGuard<'a, CpuBlock>, Vec<usize>),
+    Write(RwLockWriteGuard<'a, CpuBlock>, Vec<usize>),
 }
 
 /// Gives each argument in one block its slice: exclusive slices to those that are written, which overlap with nothing,
@@ -244,14 +249,14 @@ fn share_out<'a>(
     bound: &CpuBoundKernel,
     mut block: &'a mut [u8],
     users: &[usize],
-    slots: &mut [Slot<'a>],
+    slots: &mut [BufferSlot<'a>],
 ) -> Result<()> {
     let (mut written, read): (Vec<usize>, Vec<usize>) =
         users.iter().partition(|&&index| bound.program.bindings[index].access == Access::ReadWrite);
     written.sort_by_key(|&index| bound.arguments[index].offset);
     let overlap = || {
         let detail = "slices of one buffer overlap, and the kernel writes to one of them";
-        Error::unsupported(&bound.program.device, "launching", detail)
+        Error::unsupported(&bound.program.device, "launching a kernel", detail)
     };
     let mut between: Vec<(usize, &'a [u8])> = Vec::new();
     let mut begin = 0;
@@ -259,14 +264,14 @@ fn share_out<'a>(
         let bytes = range(&bound.arguments[index]);
         // An empty slice overlaps with nothing.
         if bytes.is_empty() {
-            slots[index] = Slot::Write(&mut []);
+            slots[index] = BufferSlot::Write(&mut []);
             continue;
         }
         let skipped = bytes.start.checked_sub(begin).ok_or_else(overlap)?;
         let (before, rest) = std::mem::take(&mut block).split_at_mut(skipped);
         let (own, rest) = rest.split_at_mut(bytes.len());
         between.push((begin, before));
-        slots[index] = Slot::Write(own);
+        slots[index] = BufferSlot::Write(own);
         (begin, block) = (bytes.end, rest);
     }
     between.push((begin, block));
@@ -276,8 +281,8 @@ fn share_out<'a>(
             part.get(bytes.start.checked_sub(begin)?..bytes.end.checked_sub(begin)?)
         });
         slots[index] = match part {
-            _ if bytes.is_empty() => Slot::Read(&[]),
-            part => Slot::Read(part.ok_or_else(overlap)?),
+            _ if bytes.is_empty() => BufferSlot::Read(&[]),
+            part => BufferSlot::Read(part.ok_or_else(overlap)?),
         };
     }
     Ok(())
@@ -309,11 +314,11 @@ fn lock_all(bound: &CpuBoundKernel) -> Result<Vec<Lock<'_>>> {
 }
 
 // A panic of the user's code is caught before it can poison a lock; the data may be incomplete but is valid.
-fn read(memory: &CpuMemory) -> RwLockReadGuard<'_, Block> {
+fn read(memory: &CpuMemory) -> RwLockReadGuard<'_, CpuBlock> {
     memory.block.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn write(memory: &CpuMemory) -> RwLockWriteGuard<'_, Block> {
+fn write(memory: &CpuMemory) -> RwLockWriteGuard<'_, CpuBlock> {
     memory.block.write().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -323,8 +328,8 @@ struct CpuTimestamp {
     reading: Arc<OnceLock<Instant>>,
 }
 
-impl Timestamp for CpuTimestamp {
-    fn since(&self, earlier: &dyn Timestamp) -> Result<Duration> {
+impl TimestampBackend for CpuTimestamp {
+    fn since(&self, earlier: &dyn TimestampBackend) -> Result<Duration> {
         let earlier = (earlier as &dyn Any).downcast_ref::<CpuTimestamp>().and_then(|it| it.reading.get());
         match (earlier, self.reading.get()) {
             (Some(earlier), Some(later)) => Ok(later.saturating_duration_since(*earlier)),
@@ -351,7 +356,7 @@ impl CpuEvent {
     }
 }
 
-impl Event for CpuEvent {
+impl EventBackend for CpuEvent {
     fn is_done(&self) -> Result<bool> {
         match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
             None => Ok(false),

@@ -8,7 +8,7 @@
 //! card. A folder that belongs to another user, or that other users may write to, is therefore neither read nor written.
 
 use super::nvrtc::{self, Nvrtc};
-use crate::{describe::DeviceId, disk_cache::CacheFile, error::Result, module::CudaSource};
+use crate::{describe::DeviceId, disk_cache::CacheFile, error::Result, module::CudaCode};
 
 pub(super) struct Image {
     pub(super) bytes: Vec<u8>,
@@ -22,7 +22,7 @@ pub(super) fn obtain(
     device: &DeviceId,
     architecture: &str,
     kernel: &str,
-    source: &CudaSource,
+    source: &CudaCode,
 ) -> Result<Image> {
     let cached = cache_file(nvrtc, architecture, source).and_then(|file| file.read());
     match cached {
@@ -36,7 +36,7 @@ pub(super) fn compile(
     device: &DeviceId,
     architecture: &str,
     kernel: &str,
-    source: &CudaSource,
+    source: &CudaCode,
 ) -> Result<Image> {
     let bytes = nvrtc.compile(device, architecture, kernel, source)?;
     if let Some(file) = cache_file(nvrtc, architecture, source)
@@ -48,7 +48,7 @@ pub(super) fn compile(
 }
 
 /// Returns the cache file of a source. `None` if there is no cache folder, or if the source includes files from outside.
-fn cache_file(nvrtc: &Nvrtc, architecture: &str, source: &CudaSource) -> Option<CacheFile> {
+fn cache_file(nvrtc: &Nvrtc, architecture: &str, source: &CudaCode) -> Option<CacheFile> {
     if !source.is_self_contained() {
         return None;
     }
@@ -71,7 +71,7 @@ mod with_nvrtc {
     #[ignore = "needs NVRTC"]
     fn the_name_of_a_file_depends_on_everything_that_it_was_compiled_from() {
         let nvrtc = Nvrtc::get().unwrap();
-        let source = CudaSource::plain;
+        let source = CudaCode::plain;
         let first = cache_file(nvrtc, "sm_90", &source("a")).unwrap();
         for (architecture, text) in [("sm_90", "b"), ("sm_80", "a"), ("sm_90a", "a")] {
             let other = cache_file(nvrtc, architecture, &source(text)).unwrap();
@@ -86,7 +86,7 @@ mod with_nvrtc {
     #[ignore = "needs NVRTC"]
     fn a_damaged_file_is_compiled_again_and_repaired() {
         let nvrtc = Nvrtc::get().unwrap();
-        let source = CudaSource::plain(format!(
+        let source = CudaCode::plain(format!(
             "extern \"C\" __global__ void one(unsigned *out) {{ *out = {}u; }}",
             std::process::id()
         ));

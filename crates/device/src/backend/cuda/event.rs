@@ -21,15 +21,15 @@ use super::{
     open::OpenDevice,
 };
 use crate::{
-    backend::{Event, Timestamp},
+    backend::{EventBackend, TimestampBackend},
     error::{Error, Result},
 };
 
 /// The number of a stream's operations that are known to have finished. Operations are numbered from 1.
 #[derive(Debug, Default)]
-pub(super) struct Progress(AtomicU64);
+pub(super) struct StreamProgress(AtomicU64);
 
-impl Progress {
+impl StreamProgress {
     pub(super) fn finished(&self) -> u64 {
         self.0.load(Acquire)
     }
@@ -42,7 +42,7 @@ impl Progress {
 
 /// Whether an event reads the device's clock. Waiting is cheaper for events that do not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Timing {
+pub(super) enum EventTiming {
     Off,
     On,
 }
@@ -65,8 +65,8 @@ pub(super) struct EventPool {
 }
 
 impl EventPool {
-    fn of(&self, timing: Timing) -> &Mutex<Vec<RawEvent>> {
-        if timing == Timing::On { &self.timing } else { &self.plain }
+    fn of(&self, timing: EventTiming) -> &Mutex<Vec<RawEvent>> {
+        if timing == EventTiming::On { &self.timing } else { &self.plain }
     }
 
     pub(super) fn clear(&self, guard: &DriverGuard<'_>) {
@@ -83,7 +83,7 @@ impl EventPool {
 #[derive(Debug)]
 pub(super) struct PooledEvent {
     raw: RawEvent,
-    timing: Timing,
+    timing: EventTiming,
     open: Arc<OpenDevice>,
 }
 
@@ -92,7 +92,7 @@ impl PooledEvent {
     pub(super) fn record(
         open: &Arc<OpenDevice>,
         guard: &DriverGuard<'_>,
-        timing: Timing,
+        timing: EventTiming,
         stream: CUstream,
     ) -> Result<Self> {
         let pooled = open.events.of(timing).lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -100,8 +100,8 @@ impl PooledEvent {
             Some(raw) => raw,
             None => {
                 let flags = match timing {
-                    Timing::Off => CUevent_flags::CU_EVENT_DISABLE_TIMING,
-                    Timing::On => CUevent_flags::CU_EVENT_DEFAULT,
+                    EventTiming::Off => CUevent_flags::CU_EVENT_DISABLE_TIMING,
+                    EventTiming::On => CUevent_flags::CU_EVENT_DEFAULT,
                 };
                 let mut raw = std::ptr::null_mut();
                 // SAFETY: the guard's context is current; the pointer is to a live pointer.
@@ -168,14 +168,14 @@ pub(super) fn poll(timeout: Option<Duration>, mut done: impl FnMut() -> Result<b
 #[derive(Debug)]
 pub(super) struct CudaEvent {
     pub(super) event: Arc<PooledEvent>,
-    pub(super) progress: Arc<Progress>,
+    pub(super) progress: Arc<StreamProgress>,
     /// The number of the last operation before it.
     pub(super) operation: u64,
 }
 
 impl CudaEvent {
     /// Returns the event if it belongs to a stream in the same context as `open`.
-    pub(super) fn of<'a>(event: &'a Arc<dyn Event>, open: &OpenDevice) -> Result<&'a CudaEvent> {
+    pub(super) fn of<'a>(event: &'a Arc<dyn EventBackend>, open: &OpenDevice) -> Result<&'a CudaEvent> {
         match (&**event as &dyn Any).downcast_ref::<CudaEvent>() {
             Some(event) if event.event.open.context.is_same_context(&open.context) => Ok(event),
             _ => errors::wrong_device(&open.context.id, "waiting for an event", "event"),
@@ -189,7 +189,7 @@ impl CudaEvent {
     }
 }
 
-impl Event for CudaEvent {
+impl EventBackend for CudaEvent {
     fn is_done(&self) -> Result<bool> {
         if self.progress.finished() >= self.operation {
             return Ok(true);
@@ -221,8 +221,8 @@ pub(super) fn timed_out(open: &OpenDevice, operation: &str, timeout: Option<Dura
 #[derive(Debug)]
 pub(super) struct CudaTimestamp(pub(super) PooledEvent);
 
-impl Timestamp for CudaTimestamp {
-    fn since(&self, earlier: &dyn Timestamp) -> Result<Duration> {
+impl TimestampBackend for CudaTimestamp {
+    fn since(&self, earlier: &dyn TimestampBackend) -> Result<Duration> {
         let open = &self.0.open;
         let operation = "reading a timestamp";
         let earlier = match (earlier as &dyn Any).downcast_ref::<CudaTimestamp>() {
@@ -238,7 +238,7 @@ impl Timestamp for CudaTimestamp {
             ));
         }
         let mut milliseconds = 0f32;
-        // SAFETY: both events are alive, were created in this context with `Timing::On`, and have been reached.
+        // SAFETY: both events are alive, were created in this context with `EventTiming::On`, and have been reached.
         let code =
             unsafe { (guard.driver.event_elapsed_time)(&mut milliseconds, earlier.raw.0, self.0.raw.0) };
         guard.check(code)?;
@@ -253,7 +253,7 @@ mod test {
 
     #[test]
     fn progress_only_goes_forward() {
-        let progress = Progress::default();
+        let progress = StreamProgress::default();
         progress.reach(7);
         progress.reach(3);
         assert_eq!(progress.finished(), 7);

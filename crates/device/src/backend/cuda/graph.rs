@@ -10,12 +10,11 @@ use cudarc::driver::sys::{CUgraph, CUgraphExec, CUstream, CUstreamCaptureMode};
 use super::{
     context::DriverGuard,
     driver::GraphFunctions,
-    errors,
     open::{OpenDevice, RawStream},
     program::CudaBoundKernel,
 };
 use crate::{
-    backend::{Graph, RecordedLaunch},
+    backend::{GraphBackend, RecordedLaunch},
     error::Result,
 };
 
@@ -36,7 +35,7 @@ pub(super) struct CudaGraph {
     _launches: Vec<RecordedLaunch>,
 }
 
-impl Graph for CudaGraph {}
+impl GraphBackend for CudaGraph {}
 
 impl CudaGraph {
     /// Records launches. Returns `None` if the driver has no graphs.
@@ -91,11 +90,8 @@ fn capture(
     // SAFETY: the stream is alive and of this context, and only the caller has it.
     guard.check(unsafe { (functions.begin_capture)(stream.0, MODE) })?;
     let queue = |recorded: &RecordedLaunch| {
-        let bound = (&*recorded.bound as &dyn std::any::Any).downcast_ref::<CudaBoundKernel>();
-        match bound.filter(|bound| bound.open.context.is_same_context(&open.context)) {
-            Some(bound) => bound.launch(guard, stream.0, recorded.groups, &recorded.params),
-            None => errors::wrong_device(&open.context.id, "recording a graph", "kernel"),
-        }
+        let bound = CudaBoundKernel::of(&recorded.bound, open)?;
+        bound.launch(guard, stream.0, recorded.groups, &recorded.params)
     };
     let queued = launches.iter().try_for_each(queue);
     let mut graph = std::ptr::null_mut();

@@ -16,13 +16,13 @@ const MAX_BATCH_BYTES: u64 = 32 << 20;
 pub(super) struct KeepAlive<R, E> {
     current: Vec<R>,
     current_bytes: u64,
-    batches: VecDeque<Batch<R, E>>,
+    batches: VecDeque<ResourceBatch<R, E>>,
     /// An empty vector whose allocation is reused for the next batch.
     spare: Vec<R>,
 }
 
 #[derive(Debug)]
-struct Batch<R, E> {
+struct ResourceBatch<R, E> {
     /// The number of its last operation.
     last: u64,
     end: E,
@@ -62,7 +62,7 @@ impl<R, E> KeepAlive<R, E> {
         }
         let resources = std::mem::replace(&mut self.current, std::mem::take(&mut self.spare));
         self.current_bytes = 0;
-        self.batches.push_back(Batch { last, end: end(), resources });
+        self.batches.push_back(ResourceBatch { last, end: end(), resources });
     }
 
     /// The number of the last operation of the oldest batch, and the event behind it.

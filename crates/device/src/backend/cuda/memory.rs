@@ -17,7 +17,7 @@ use super::{
     context::{DeviceContext, DriverGuard},
     driver::SUCCESS,
     errors::{self, ErrorClass},
-    event::Progress,
+    event::StreamProgress,
     open::OpenDevice,
 };
 use crate::{
@@ -267,7 +267,7 @@ impl Drop for PinnedBlock {
 /// A copy in flight: the operation of this number in a stream.
 #[derive(Debug)]
 struct PendingCopy {
-    progress: Arc<Progress>,
+    progress: Arc<StreamProgress>,
     operation: u64,
 }
 
@@ -330,7 +330,7 @@ impl CudaHostMemory {
     /// finished.
     pub(super) fn lend(
         &mut self,
-        progress: &Arc<Progress>,
+        progress: &Arc<StreamProgress>,
         operation: u64,
         copy: impl FnOnce(&Arc<PinnedBlock>) -> Result<()>,
     ) -> Result<()> {

@@ -41,7 +41,7 @@ use std::sync::Arc;
 
 pub use self::nvrtc::{compile_for, compile_kernel};
 use self::{
-    card::Card, context::DeviceContext, driver::Driver, nvrtc::Nvrtc, open::CudaBackend, partition::Split,
+    card::Card, context::DeviceContext, driver::Driver, nvrtc::Nvrtc, open::CudaBackend, partition::SplitCard,
 };
 use super::{Backend, Source};
 use crate::{
@@ -84,7 +84,7 @@ struct CudaSource {
 /// One partition of a split card.
 #[derive(Debug)]
 struct Partition {
-    split: Arc<Split>,
+    split: Arc<SplitCard>,
     index: usize,
 }
 
@@ -126,7 +126,7 @@ impl Source for CudaSource {
                 detail: "it is already a partition: split the whole device into all the sizes at once".into(),
             });
         }
-        let split = Arc::new(Split::new(&self.card, id, sizes)?);
+        let split = Arc::new(SplitCard::new(&self.card, id, sizes)?);
         let partition = |(index, (units, &asked)): (usize, (u32, &u32))| -> Arc<dyn Source> {
             Arc::new(CudaSource {
                 description: Description {

@@ -18,7 +18,7 @@ use crate::{
     describe::DeviceId,
     error::{Error, Result},
     kernel::Kernel,
-    module::CudaSource,
+    module::CudaCode,
 };
 
 /// The environment variable that names the NVRTC library to use instead of the one that would be found.
@@ -141,7 +141,7 @@ impl Nvrtc {
         device: &DeviceId,
         architecture: &str,
         kernel: &str,
-        source: &CudaSource,
+        source: &CudaCode,
     ) -> Result<Vec<u8>> {
         let known = |number: c_int| self.architectures.is_empty() || self.architectures.contains(&number);
         let number = architecture.strip_prefix("sm_").map(|number| number.trim_end_matches(['a', 'f']));
@@ -226,7 +226,7 @@ struct Compilation<'a> {
 }
 
 impl<'a> Compilation<'a> {
-    fn new(nvrtc: &'a Nvrtc, kernel: &str, source: &CudaSource) -> Result<Self, String> {
+    fn new(nvrtc: &'a Nvrtc, kernel: &str, source: &CudaCode) -> Result<Self, String> {
         let c_string = |text: &str, what: &str| {
             CString::new(text).map_err(|_| format!("the {what} contains a zero byte"))
         };
@@ -249,7 +249,7 @@ impl<'a> Compilation<'a> {
         Ok(Compilation { nvrtc, raw })
     }
 
-    fn run(&self, architecture: &str, source: &CudaSource) -> Result<Vec<u8>, String> {
+    fn run(&self, architecture: &str, source: &CudaCode) -> Result<Vec<u8>, String> {
         let options = options(architecture).into_iter().chain(source.options()).map(CString::new);
         let options: Vec<_> = options
             .collect::<Result<_, _>>()
@@ -332,7 +332,7 @@ fn architectures(library: &Library) -> Vec<c_int> {
 pub fn compile_for(architecture: &str, kernel: &str, source: &str) -> Result<Vec<u8>> {
     let device = DeviceId::from("cuda");
     match Nvrtc::get() {
-        Ok(nvrtc) => nvrtc.compile(&device, architecture, kernel, &CudaSource::plain(source.to_owned())),
+        Ok(nvrtc) => nvrtc.compile(&device, architecture, kernel, &CudaCode::plain(source.to_owned())),
         Err(why) => Err(Error::unsupported(&device, format!("compiling kernel `{kernel}`"), why)),
     }
 }

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     backend::{
-        Address, Backend, Contents, Direction, HostMemory, Memory, MemoryUsage, Program, Region,
+        Address, Backend, Contents, Direction, HostMemory, Memory, MemoryUsage, ProgramBackend, Region,
         StreamBackend, block_cache::BlockCache, cpu::pinned_cap,
     },
     describe::Capabilities,
@@ -255,7 +255,7 @@ impl Backend for CudaBackend {
         Ok(Box::new(CudaHostMemory::allocate(&self.open, bytes)?))
     }
 
-    fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Program>> {
+    fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn ProgramBackend>> {
         program::compile(&self.open, kernel)
     }
 

@@ -121,7 +121,7 @@ fn plan(units: u32, minimum: u32, step: u32, sizes: &[u32]) -> Result<Vec<Cut>, 
 
 /// A card split into partitions. Each generation of the card's context gets new green contexts.
 #[derive(Debug)]
-pub(super) struct Split {
+pub(super) struct SplitCard {
     card: Arc<Card>,
     id: DeviceId,
     sizes: Vec<u32>,
@@ -136,10 +136,10 @@ struct GreenContexts {
     partitions: Vec<Arc<GreenContext>>,
 }
 
-impl Split {
+impl SplitCard {
     /// Splits a card. Fails with `Split`, which states the possible sizes, if these are not.
     pub(super) fn new(card: &Arc<Card>, id: &DeviceId, sizes: &[u32]) -> Result<Self> {
-        let mut split = Split {
+        let mut split = SplitCard {
             card: card.clone(),
             id: id.clone(),
             sizes: sizes.to_vec(),

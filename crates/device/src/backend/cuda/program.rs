@@ -1,6 +1,7 @@
 //! Compiled kernels.
 
 use std::{
+    any::Any,
     collections::HashMap,
     ffi::{CString, c_int, c_void},
     mem::MaybeUninit,
@@ -20,10 +21,10 @@ use super::{
     open::OpenDevice,
 };
 use crate::{
-    backend::{BoundKernel, Memory, Program, Region},
+    backend::{BoundKernelBackend, Memory, ProgramBackend, Region},
     error::{Error, Result},
     kernel::Kernel,
-    module::CudaSource,
+    module::CudaCode,
 };
 
 /// Maximum bytes of parameters: the 4096 that every card takes, minus 64 pointers.
@@ -47,7 +48,7 @@ pub(super) struct Modules {
 }
 
 impl Modules {
-    fn get(&self, open: &OpenDevice, kernel: &str, source: &CudaSource) -> Result<RawModule> {
+    fn get(&self, open: &OpenDevice, kernel: &str, source: &CudaCode) -> Result<RawModule> {
         let mut hasher = blake3::Hasher::new();
         source.hash(&mut hasher);
         let key = hasher.finalize();
@@ -74,7 +75,7 @@ impl Modules {
 }
 
 /// Compiles a source, or reads it from the disk cache, and loads it.
-fn build(open: &OpenDevice, kernel: &str, source: &CudaSource) -> Result<RawModule> {
+fn build(open: &OpenDevice, kernel: &str, source: &CudaCode) -> Result<RawModule> {
     let id = &open.context.id;
     let nvrtc = Nvrtc::get()
         .map_err(|why| Error::unsupported(id, format!("compiling kernel `{kernel}`"), why.to_owned()))?;
@@ -112,7 +113,7 @@ fn build(open: &OpenDevice, kernel: &str, source: &CudaSource) -> Result<RawModu
 }
 
 /// Compiles a kernel's CUDA C and checks it against what the kernel declares.
-pub(super) fn compile(open: &Arc<OpenDevice>, kernel: &Kernel) -> Result<Arc<dyn Program>> {
+pub(super) fn compile(open: &Arc<OpenDevice>, kernel: &Kernel) -> Result<Arc<dyn ProgramBackend>> {
     let Some(source) = &kernel.cuda else {
         let operation = format!("compiling kernel `{}`", kernel.name);
         return Err(Error::unsupported(
@@ -279,12 +280,12 @@ struct CudaProgram {
     loaded: Arc<LoadedKernel>,
 }
 
-impl Program for CudaProgram {
+impl ProgramBackend for CudaProgram {
     fn body(&self) -> &str {
         BODY
     }
 
-    fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn BoundKernel>> {
+    fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn BoundKernelBackend>> {
         let pointers = arguments
             .iter()
             .map(|region| CudaMemory::address(region, &self.open, "binding a buffer"))
@@ -307,8 +308,20 @@ pub(super) struct CudaBoundKernel {
     _memory: Vec<Arc<dyn Memory>>,
 }
 
-impl BoundKernel for CudaBoundKernel {
-    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn BoundKernel>> {
+impl CudaBoundKernel {
+    /// Returns a kernel of this device's context, which the whole device and its partitions share.
+    #[inline]
+    pub(super) fn of<'a>(bound: &'a Arc<dyn BoundKernelBackend>, open: &OpenDevice) -> Result<&'a Self> {
+        let kernel = (&**bound as &dyn Any).downcast_ref::<CudaBoundKernel>();
+        match kernel.filter(|kernel| kernel.open.context.is_same_context(&open.context)) {
+            Some(kernel) => Ok(kernel),
+            None => errors::wrong_device(&open.context.id, "launching a kernel", "kernel"),
+        }
+    }
+}
+
+impl BoundKernelBackend for CudaBoundKernel {
+    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn BoundKernelBackend>> {
         let (open, function) = (&self.open, self.loaded.function);
         if let Some(detail) = kernel.exceeds(&open.card.capabilities) {
             return Err(refuse(open, kernel, detail));

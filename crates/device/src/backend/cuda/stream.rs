@@ -1,6 +1,6 @@
 //! A stream of a card.
 //!
-//! Its operations are numbered from 1. [`Progress`] holds the number of operations that are known to have finished, learned from
+//! Its operations are numbered from 1. [`StreamProgress`] holds the number of operations that are known to have finished, learned from
 //! events, from closed batches and from waits. It decides when the host may read host memory again, and when the resources of
 //! operations are dropped.
 
@@ -8,8 +8,7 @@ use std::{any::Any, ffi::c_void, ops::Range, sync::Arc, time::Duration};
 
 use super::{
     context::DriverGuard,
-    errors,
-    event::{self, CudaEvent, CudaTimestamp, PooledEvent, Progress, Timing},
+    event::{self, CudaEvent, CudaTimestamp, EventTiming, PooledEvent, StreamProgress},
     graph::CudaGraph,
     keep_alive::KeepAlive,
     memory::{CudaHostMemory, CudaMemory, CudaSharedMemory, PinnedBlock},
@@ -18,8 +17,8 @@ use super::{
 };
 use crate::{
     backend::{
-        BoundKernel, Event, Graph, HostMemory, Memory, RecordedLaunch, Region, SharedMemory, StreamBackend,
-        Timestamp,
+        BoundKernelBackend, EventBackend, GraphBackend, HostMemory, Memory, RecordedLaunch, Region,
+        SharedMemory, StreamBackend, TimestampBackend,
     },
     error::{Error, Result},
 };
@@ -28,8 +27,8 @@ use crate::{
 #[derive(Debug)]
 #[expect(dead_code, reason = "held only to be dropped later")]
 pub(super) enum OperationResource {
-    BoundKernel(Arc<dyn BoundKernel>),
-    Graph(Arc<dyn Graph>),
+    BoundKernel(Arc<dyn BoundKernelBackend>),
+    Graph(Arc<dyn GraphBackend>),
     Memory(Arc<dyn Memory>),
     Host(Arc<PinnedBlock>),
 }
@@ -43,7 +42,7 @@ pub(super) struct CudaStream {
     raw: RawStream,
     /// The number of the last operation that was queued.
     queued: u64,
-    progress: Arc<Progress>,
+    progress: Arc<StreamProgress>,
     resources: StreamResources,
 }
 
@@ -67,7 +66,7 @@ impl CudaStream {
 
     #[cold]
     fn close_batch(&mut self, guard: &DriverGuard<'_>) -> Result<()> {
-        let end = PooledEvent::record(&self.open, guard, Timing::Off, self.raw.0)?;
+        let end = PooledEvent::record(&self.open, guard, EventTiming::Off, self.raw.0)?;
         self.resources.close(self.queued, || Arc::new(end));
         self.release_finished(guard)
     }
@@ -246,13 +245,12 @@ impl StreamBackend for CudaStream {
         Ok(true)
     }
 
-    fn launch(&mut self, bound: &Arc<dyn BoundKernel>, groups: [u32; 3], params: &[u8]) -> Result<()> {
-        let Some(kernel) = (&**bound as &dyn Any)
-            .downcast_ref::<CudaBoundKernel>()
-            .filter(|kernel| kernel.open.context.is_same_context(&self.open.context))
-        else {
-            return errors::wrong_device(&self.open.context.id, "launching a kernel", "kernel");
-        };
+    fn check_kernel(&self, bound: &Arc<dyn BoundKernelBackend>) -> Result<()> {
+        CudaBoundKernel::of(bound, &self.open).map(drop)
+    }
+
+    fn launch(&mut self, bound: &Arc<dyn BoundKernelBackend>, groups: [u32; 3], params: &[u8]) -> Result<()> {
+        let kernel = CudaBoundKernel::of(bound, &self.open)?;
         // The kernel's context is the same one, and unlike the stream's it can be borrowed while `self` is changed.
         let guard = kernel.open.context.enter("launching a kernel")?;
         kernel.launch(&guard, self.raw.0, groups, params)?;
@@ -265,12 +263,12 @@ impl StreamBackend for CudaStream {
         self.close_full_batch(&guard)
     }
 
-    fn record_graph(&mut self, launches: &[RecordedLaunch]) -> Result<Option<Arc<dyn Graph>>> {
+    fn record_graph(&mut self, launches: &[RecordedLaunch]) -> Result<Option<Arc<dyn GraphBackend>>> {
         let graph = CudaGraph::record(&self.open, launches)?;
-        Ok(graph.map(|graph| Arc::new(graph) as Arc<dyn Graph>))
+        Ok(graph.map(|graph| Arc::new(graph) as Arc<dyn GraphBackend>))
     }
 
-    fn replay(&mut self, graph: &Arc<dyn Graph>) -> Result<bool> {
+    fn replay(&mut self, graph: &Arc<dyn GraphBackend>) -> Result<bool> {
         let recorded = (&**graph as &dyn Any)
             .downcast_ref::<CudaGraph>()
             .filter(|recorded| recorded.open.context.is_same_context(&self.open.context));
@@ -286,24 +284,24 @@ impl StreamBackend for CudaStream {
         Ok(true)
     }
 
-    fn timestamp(&mut self) -> Result<Arc<dyn Timestamp>> {
+    fn timestamp(&mut self) -> Result<Arc<dyn TimestampBackend>> {
         let guard = self.open.context.enter("reading the clock")?;
-        let event = PooledEvent::record(&self.open, &guard, Timing::On, self.raw.0)?;
+        let event = PooledEvent::record(&self.open, &guard, EventTiming::On, self.raw.0)?;
         self.queued += 1;
         Ok(Arc::new(CudaTimestamp(event)))
     }
 
-    fn record_event(&mut self) -> Result<Arc<dyn Event>> {
+    fn record_event(&mut self) -> Result<Arc<dyn EventBackend>> {
         let open = self.open.clone();
         let guard = open.context.enter("recording an event")?;
-        let event = Arc::new(PooledEvent::record(&open, &guard, Timing::Off, self.raw.0)?);
+        let event = Arc::new(PooledEvent::record(&open, &guard, EventTiming::Off, self.raw.0)?);
         // This event also marks the end of the current batch, which saves one of its own.
         self.resources.close(self.queued, || event.clone());
         self.release_finished(&guard)?;
         Ok(Arc::new(CudaEvent { event, progress: self.progress.clone(), operation: self.queued }))
     }
 
-    fn wait_event(&mut self, event: &Arc<dyn Event>) -> Result<()> {
+    fn wait_event(&mut self, event: &Arc<dyn EventBackend>) -> Result<()> {
         let event = CudaEvent::of(event, &self.open)?;
         event.make_stream_wait(&self.open.context.enter("waiting for an event")?, self.raw.0)?;
         self.queued += 1;
@@ -358,7 +356,7 @@ impl Drop for CudaStream {
         }
         // After a loss nothing runs, and dropping the resources calls no driver function.
         let Ok(guard) = self.open.context.enter("closing a stream") else { return };
-        match PooledEvent::record(&self.open, &guard, Timing::Off, raw.0) {
+        match PooledEvent::record(&self.open, &guard, EventTiming::Off, raw.0) {
             Ok(end) => self.open.keep_unfinished(UnfinishedWork { end, _resources: resources }),
             Err(_) if self.open.context.primary.is_lost() => {}
             // Without an event, the end of the work cannot be known: its resources are leaked.

@@ -171,7 +171,7 @@ fn tensors_that_do_not_fit_are_refused_and_deleted_once() {
     refused(&[6], None, |it| it.dl_tensor.dtype.code = 6, "code: 6");
     refused(&[6], None, |it| it.dl_tensor.ndim = -1, "-1 dimensions");
     refused(&[6], None, |it| it.dl_tensor.shape = std::ptr::null_mut(), "without lengths");
-    refused(&[6], None, |it| it.dl_tensor.device.device_type = CUDA, "it is not a CUDA device");
+    refused(&[6], None, |it| it.dl_tensor.device.device_type = CUDA, "the device is not a CUDA device");
     refused(&[6], None, |it| it.dl_tensor.device.device_type = 7, "type 7");
     refused(&[5], None, |it| it.dl_tensor.byte_offset = 2, "not aligned to 4");
     refused(&[6], None, |it| it.dl_tensor.data = std::ptr::null_mut(), "no address");

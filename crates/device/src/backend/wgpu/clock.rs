@@ -12,7 +12,7 @@ use std::{
 use wgpu::{Buffer, BufferDescriptor, BufferUsages, CommandEncoder, QuerySet, QuerySetDescriptor, QueryType};
 
 use super::{
-    super::{Direction, Timestamp},
+    super::{Direction, TimestampBackend},
     host::StagingMemory,
     open_device::OpenDevice,
 };
@@ -104,6 +104,7 @@ impl PendingTimestamps {
         let TimestampQueries { slots, resolved, readable } = &self.queries;
         encoder.resolve_query_set(slots, 0..self.used, resolved, 0);
         encoder.copy_buffer_to_buffer(resolved, 0, &readable.buffer, 0, u64::from(self.used) * 8);
+        StagingMemory::make_visible_to_host(&readable.buffer, readable.mapped.as_ref(), encoder);
     }
 
     /// Collects the readings when the submission has finished. Called right after it was made.
@@ -139,8 +140,8 @@ impl WgpuTimestamp {
     }
 }
 
-impl Timestamp for WgpuTimestamp {
-    fn since(&self, earlier: &dyn Timestamp) -> Result<Duration> {
+impl TimestampBackend for WgpuTimestamp {
+    fn since(&self, earlier: &dyn TimestampBackend) -> Result<Duration> {
         let earlier = (earlier as &dyn Any).downcast_ref::<WgpuTimestamp>();
         let earlier = earlier.filter(|earlier| Arc::ptr_eq(&earlier.open, &self.open));
         let refuse = |detail: &str| Err(Error::unsupported(&self.open.id, OPERATION, detail));

@@ -10,7 +10,7 @@ use std::{
 
 use wgpu::SubmissionIndex;
 
-use super::{super::Event, open_device::OpenDevice};
+use super::{super::EventBackend, open_device::OpenDevice};
 use crate::error::{Error, Result};
 
 const OPERATION: &str = "waiting for a stream";
@@ -50,7 +50,7 @@ impl WgpuEvent {
     }
 }
 
-impl Event for WgpuEvent {
+impl EventBackend for WgpuEvent {
     fn is_done(&self) -> Result<bool> {
         self.reached(Some(Duration::ZERO))
     }

@@ -4,10 +4,13 @@
 //! collects those, at no cost without an error (wgpu's error scopes take a microsecond per submission). The loss of the
 //! device goes to another callback, at any time. [`DeviceFailure`] stores the loss, and errors that no `watch` collected,
 //! until the next check. Polling a device while it is being lost panics: [`catch_panic`] turns the panic into an error.
+//! On an external device the caller's callbacks run in polls and submissions; their panics are the caller's, and
+//! [`catch_fatal_error`] lets them pass.
 
 use std::{
+    any::Any,
     cell::RefCell,
-    panic::{AssertUnwindSafe, catch_unwind},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
         Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering::*},
@@ -38,8 +41,8 @@ impl DeviceFailure {
         self.any.store(true, SeqCst);
     }
 
-    /// Takes an error from wgpu: for the `watch` on this thread, or else for the next check.
-    pub(super) fn take(&self, error: wgpu::Error) {
+    /// Stores an error that wgpu reports: for the `watch` on this thread, or else for the next check.
+    pub(super) fn store(&self, error: wgpu::Error) {
         let unwatched = WATCHED.with_borrow_mut(|watched| match watched {
             Some(first) => {
                 first.get_or_insert(error);
@@ -125,13 +128,27 @@ pub(super) fn watch<T>(calls: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
 ///
 /// The process's panic hook belongs to the program and stays as it is: it runs before the panic is caught here, and
 /// prints a line by default. That happens at most once for a lost device, and for a kernel that wgpu's translator cannot
-/// handle. No code of the user runs inside the call.
+/// handle. Polls of an external device use [`catch_fatal_error`] instead: the caller's code runs inside them.
 pub(super) fn catch_panic<T>(call: impl FnOnce() -> T) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-        inner_message(text.unwrap_or("wgpu panicked without a message"))
+    let error = |text: Option<&str>| inner_message(text.unwrap_or("wgpu panicked without a message"));
+    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| error(panic_message(&*panic)))
+}
+
+/// How wgpu's panic begins if a poll fails (`ContextWgpuCore::handle_error_fatal` in wgpu 30).
+const FATAL_POLL: &str = "Error in Device::poll";
+
+/// Polls an external device, and returns the message of wgpu's own panic as an error. A panic of one of the caller's
+/// callbacks, which a poll runs, continues: it says nothing about the device.
+pub(super) fn catch_fatal_error<T>(poll: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(poll)).or_else(|panic| match panic_message(&*panic) {
+        Some(text) if text.starts_with(FATAL_POLL) => Err(inner_message(text)),
+        _ => resume_unwind(panic),
     })
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> Option<&str> {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied())
 }
 
 #[cfg(test)]
@@ -159,5 +176,16 @@ mod test {
         let after = take_hook();
         assert_eq!(address(&after), programs);
         set_hook(after);
+    }
+
+    #[test]
+    fn of_the_panics_in_a_poll_of_an_external_device_only_wgpus_own_is_an_error() {
+        assert_eq!(catch_fatal_error(|| 7), Ok(7));
+        let fatal =
+            || -> () { panic!("{FATAL_POLL}: Validation Error\n\nCaused by:\n  Parent device is lost\n") };
+        assert_eq!(catch_fatal_error(fatal), Err("Parent device is lost".into()));
+        let callers = || catch_fatal_error(|| -> () { panic!("of a callback") });
+        let panic = catch_unwind(callers).unwrap_err();
+        assert_eq!(panic_message(&*panic), Some("of a callback"));
     }
 }

@@ -19,7 +19,7 @@ use std::{
 };
 
 use smallvec::SmallVec;
-use wgpu::{Buffer, MapMode, Queue, SubmissionIndex};
+use wgpu::{Buffer, BufferTransition, BufferUses, CommandEncoder, MapMode, Queue, SubmissionIndex};
 
 use super::{
     super::{
@@ -45,7 +45,12 @@ pub(super) struct StagingCaches {
 
 impl StagingCaches {
     pub(super) fn new() -> Self {
-        let cache = || Arc::new(BlockCache::new(pinned_cap() / 2));
+        Self::with_caps(pinned_cap() / 2)
+    }
+
+    /// Creates caches that keep this many bytes each.
+    pub(super) fn with_caps(bytes: u64) -> Self {
+        let cache = || Arc::new(BlockCache::new(bytes));
         StagingCaches { upload: cache(), download: cache() }
     }
 
@@ -58,6 +63,11 @@ impl StagingCaches {
 
     pub(super) fn usage(&self, direction: Direction) -> super::super::MemoryUsage {
         self.cache(direction).usage()
+    }
+
+    /// Frees the blocks above the caps.
+    pub(super) fn free_excess(&self) {
+        drop((self.upload.take_excess(), self.download.take_excess()));
     }
 
     pub(super) fn clear(&self) {
@@ -88,6 +98,22 @@ impl StagingMemory {
                 .buffer
                 .clone()
                 .map_async(mode(direction), .., move |outcome| then(outcome.ok().map(|()| self))),
+        }
+    }
+
+    /// Records a barrier that makes the copies to a download buffer visible to the host. Does nothing for wgpu's own
+    /// memory, which wgpu maps.
+    ///
+    /// wgpu does not know that the host reads this crate's memory, and the end of a submission alone makes its writes
+    /// available to the device only. The transition is a barrier from the copies to reads of the host.
+    pub(super) fn make_visible_to_host(
+        buffer: &Buffer,
+        mapped: Option<&MappedMemory>,
+        encoder: &mut CommandEncoder,
+    ) {
+        if mapped.is_some() {
+            let transition = BufferTransition { buffer, state: BufferUses::MAP_READ };
+            encoder.transition_resources(std::iter::once(transition), std::iter::empty());
         }
     }
 
@@ -129,6 +155,11 @@ pub(super) struct StagingBlock {
 }
 
 impl StagingBlock {
+    /// Records, after a download, what makes it visible to the host.
+    pub(super) fn make_visible_to_host(&self, encoder: &mut CommandEncoder) {
+        StagingMemory::make_visible_to_host(&self.buffer, self.mapped.as_ref(), encoder);
+    }
+
     /// Notes a submission that copies from or to it.
     pub(super) fn note(&self, submission: &SubmissionIndex) {
         if self.mapped.is_some() {

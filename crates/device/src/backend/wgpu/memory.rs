@@ -34,15 +34,15 @@ pub(super) struct DeviceBlock {
     pub(super) buffer: Buffer,
     /// `None` if the buffer is the caller's.
     cache: Option<Arc<BlockCache<Buffer>>>,
-    /// Whether the caller has a handle of the buffer, and may have destroyed it.
-    is_exported: AtomicBool,
+    /// Whether the caller has a handle of the buffer too, and may have destroyed it.
+    is_shared_with_caller: AtomicBool,
 }
 
 impl Drop for DeviceBlock {
     // Submitted work may still use the block. Its next user submits later, to the same queue.
     fn drop(&mut self) {
         let Some(cache) = &self.cache else { return };
-        if *self.is_exported.get_mut() {
+        if *self.is_shared_with_caller.get_mut() {
             return cache.remove_in_use(self.buffer.size());
         }
         cache.put(self.buffer.size(), self.buffer.clone());
@@ -77,7 +77,7 @@ impl WgpuMemory {
         };
         // From here on, a drop returns the block to the cache.
         let cache = Some(open.cache.clone());
-        let block = Arc::new(DeviceBlock { buffer, cache, is_exported: AtomicBool::new(false) });
+        let block = Arc::new(DeviceBlock { buffer, cache, is_shared_with_caller: AtomicBool::new(false) });
         let mut memory = WgpuMemory { open: open.clone(), block, bytes, cleared: 0 };
         // Cleared now, before any later submission.
         if !is_zero && contents == Contents::Zeroed && bytes > 0 {
@@ -90,17 +90,18 @@ impl WgpuMemory {
         Ok(memory)
     }
 
-    /// Wraps the caller's buffer, to be used in place. Returns the existing memory if the buffer was adopted or exported
-    /// before: the checks for overlap compare memories.
+    /// Wraps the caller's buffer, to be used in place. Returns the existing memory if the caller shares the buffer with
+    /// Evener already: the checks for overlap compare memories. Memory that was handed out has its own length for as long
+    /// as it exists; a buffer that is adopted after that has wgpu's size, which is the memory's whole size class.
     pub(super) fn adopt(open: &Arc<OpenDevice>, buffer: &Buffer) -> Result<Arc<dyn Memory>> {
         const OPERATION: &str = "adopting a buffer";
         open.check(OPERATION)?;
-        let mut exported = open.exported.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = open.shared_with_caller.lock().unwrap_or_else(PoisonError::into_inner);
         let is_same = |memory: &Arc<dyn Memory>| {
             let memory = (&**memory as &dyn Any).downcast_ref::<WgpuMemory>();
             memory.is_some_and(|memory| memory.buffer() == buffer)
         };
-        if let Some(memory) = exported.iter().filter_map(Weak::upgrade).find(is_same) {
+        if let Some(memory) = shared.iter().filter_map(Weak::upgrade).find(is_same) {
             return Ok(memory);
         }
         let refuse = |detail: String| Err(Error::unsupported(&open.id, OPERATION, detail));
@@ -113,10 +114,11 @@ impl WgpuMemory {
                 "the buffer has {bytes} bytes, which is not a multiple of {COPY_BUFFER_ALIGNMENT}"
             ));
         }
-        let block = DeviceBlock { buffer: buffer.clone(), cache: None, is_exported: AtomicBool::new(true) };
+        let block =
+            DeviceBlock { buffer: buffer.clone(), cache: None, is_shared_with_caller: AtomicBool::new(true) };
         let memory: Arc<dyn Memory> =
             Arc::new(WgpuMemory { open: open.clone(), block: Arc::new(block), bytes, cleared: 0 });
-        add_exported(&mut exported, &memory);
+        add_shared(&mut shared, &memory);
         Ok(memory)
     }
 
@@ -140,20 +142,20 @@ pub(crate) fn buffer_of(region: &Region) -> Option<Buffer> {
     if !memory.open.is_external {
         return None;
     }
-    let mut exported = memory.open.exported.lock().unwrap_or_else(PoisonError::into_inner);
-    if !memory.block.is_exported.swap(true, Relaxed) {
-        add_exported(&mut exported, &region.memory);
+    let mut shared = memory.open.shared_with_caller.lock().unwrap_or_else(PoisonError::into_inner);
+    if !memory.block.is_shared_with_caller.swap(true, Relaxed) {
+        add_shared(&mut shared, &region.memory);
     }
     Some(memory.buffer().clone())
 }
 
 /// Adds memory whose buffer the caller has, and removes entries of freed memory.
-fn add_exported(exported: &mut Vec<Weak<dyn Memory>>, memory: &Arc<dyn Memory>) {
+fn add_shared(shared: &mut Vec<Weak<dyn Memory>>, memory: &Arc<dyn Memory>) {
     // Only when the vector is full, so that the cost per entry stays small.
-    if exported.len() == exported.capacity() {
-        exported.retain(|memory| memory.strong_count() > 0);
+    if shared.len() == shared.capacity() {
+        shared.retain(|memory| memory.strong_count() > 0);
     }
-    exported.push(Arc::downgrade(memory));
+    shared.push(Arc::downgrade(memory));
 }
 
 impl Memory for WgpuMemory {

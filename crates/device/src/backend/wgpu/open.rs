@@ -6,7 +6,7 @@ use wgpu::{Adapter, DeviceDescriptor, MemoryHints};
 
 use super::{
     super::{
-        Backend, Contents, Direction, HostMemory, Memory, MemoryUsage, Program, StreamBackend,
+        Backend, Contents, Direction, HostMemory, Memory, MemoryUsage, ProgramBackend, StreamBackend,
         block_cache::BlockCache,
     },
     clock::Clock,
@@ -92,7 +92,7 @@ pub(super) fn open_device_from(
         transfers,
         staging: StagingCaches::new(),
         modules: Default::default(),
-        exported: Default::default(),
+        shared_with_caller: Default::default(),
         pipeline_key: pipeline_cache::device_key(&adapter.get_info(), asked),
         id: description.id.clone(),
     }
@@ -125,7 +125,7 @@ fn request(id: &DeviceId, adapter: &Adapter, ask: wgpu::Features, limits: wgpu::
     let failure = Arc::new(DeviceFailure::default());
     let (lost, uncaught) = (failure.clone(), failure.clone());
     device.set_device_lost_callback(move |reason, message| lost.lose(&format!("{reason:?} {message}")));
-    device.on_uncaptured_error(Arc::new(move |error| uncaught.take(error)));
+    device.on_uncaptured_error(Arc::new(move |error| uncaught.store(error)));
     Ok(RawDevice { device, queue, failure, transfers: transfers.map(Arc::new) })
 }
 
@@ -151,7 +151,7 @@ impl Backend for WgpuBackend {
         Ok(Box::new(WgpuHostMemory::allocate(&self.open, bytes, direction)?))
     }
 
-    fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Program>> {
+    fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn ProgramBackend>> {
         Ok(Arc::new(WgpuProgram::compile(&self.open, kernel)?))
     }
 

@@ -11,7 +11,7 @@ use wgpu::{BufferUsages, CommandBuffer, ErrorFilter, PollError, PollStatus, Poll
 use super::{
     super::{Memory, block_cache::BlockCache},
     clock::Clock,
-    failure::{DeviceFailure, catch_panic, translate, watch},
+    failure::{DeviceFailure, catch_fatal_error, catch_panic, translate, watch},
     host::StagingCaches,
     idle::{self, RawDevice},
     mapped_memory::HostAllocator,
@@ -63,8 +63,9 @@ pub(super) struct OpenDevice {
     /// Held during calls in which wgpu may destroy buffers, and while the host copies from or to wgpu's mapped memory.
     pub(super) mapping_lock: Mutex<()>,
     pub(super) modules: Mutex<Modules>,
-    /// Memory whose `wgpu::Buffer` the caller has too. Adopting such a buffer again returns the same memory.
-    pub(super) exported: Mutex<Vec<Weak<dyn Memory>>>,
+    /// Memory whose `wgpu::Buffer` the caller has too: adopted from the caller, or handed out. Adopting such a buffer
+    /// again returns the same memory.
+    pub(super) shared_with_caller: Mutex<Vec<Weak<dyn Memory>>>,
     /// The device's part of the key of compiled pipelines on disk, if the device supports them.
     pub(super) pipeline_key: Option<String>,
     pub(super) clock: Clock,
@@ -229,11 +230,15 @@ impl OpenDevice {
 
     /// Polls the device, unless it is known to be lost. If it is lost and this is not yet known, wgpu destroys all
     /// buffers: host memory is either not in them ([`super::mapped_memory`]) or accessed only under the lock that is held
-    /// here.
+    /// here. Unwinds if a callback of an external device's caller panics.
     fn poll_with(&self, operation: &str, how: PollType) -> Result<Result<PollStatus, PollError>> {
         let _lock = self.lock_mappings();
         self.check(operation)?;
-        match catch_panic(|| self.device.poll(how)) {
+        let poll = || self.device.poll(how);
+        let polled = if self.is_external { catch_fatal_error(poll) } else { catch_panic(poll) };
+        // Copies that have finished may have returned more staging memory than is kept.
+        self.staging.free_excess();
+        match polled {
             Ok(outcome) => self.check(operation).map(|()| outcome),
             Err(message) => {
                 self.failure.lose(&message);

@@ -1,6 +1,6 @@
 //! Compiled kernels.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{any::Any, collections::HashMap, fmt, sync::Arc};
 
 use wgpu::{
     BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout, BindGroupLayoutDescriptor,
@@ -15,7 +15,7 @@ use wgpu::{
 };
 
 use super::{
-    super::{BoundKernel, Contents, Memory, Program, Region},
+    super::{BoundKernelBackend, Contents, Memory, ProgramBackend, Region},
     failure::{catch_panic, inner_message, translate},
     memory::{WgpuMemory, padded},
     open_device::OpenDevice,
@@ -33,21 +33,21 @@ const PLACEHOLDER_BYTES: u64 = 256;
 
 /// The modules that an open device has compiled, by source and compile options: kernels that agree in both share a
 /// module.
-pub(super) type Modules = HashMap<Key, Arc<Module>>;
+pub(super) type Modules = HashMap<Key, Arc<CompiledModule>>;
 
 /// The source, whether it has run-time checks, and the names and bits of the constants.
 type Key = (String, bool, Vec<(String, u64)>);
 
 /// A compiled source, with its entry points.
-pub(super) struct Module {
+pub(super) struct CompiledModule {
     shader: ShaderModule,
     entries: Vec<Entry>,
     /// The constants that the source has an `override` for.
-    constants: Constants,
+    constants: Overrides,
 }
 
 /// Keys and values of `override` declarations.
-type Constants = Vec<(String, f64)>;
+type Overrides = Vec<(String, f64)>;
 
 /// The properties of an entry point.
 #[derive(Debug)]
@@ -62,13 +62,13 @@ struct Entry {
     min_bytes: HashMap<u32, u64>,
 }
 
-impl fmt::Debug for Module {
+impl fmt::Debug for CompiledModule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Module").field("entries", &self.entries).finish_non_exhaustive()
+        f.debug_struct("CompiledModule").field("entries", &self.entries).finish_non_exhaustive()
     }
 }
 
-impl Module {
+impl CompiledModule {
     /// Returns the module of a source, and compiles it if necessary.
     fn of(open: &OpenDevice, body: &WgslBody) -> Result<Arc<Self>, CompileError> {
         let constants = body.constants.iter().map(|(name, value)| (name.clone(), value.to_bits()));
@@ -90,7 +90,7 @@ impl Module {
         if let Some(error) = error {
             return Err(CompileError::Driver(error));
         }
-        let module = Arc::new(Module { shader, entries, constants });
+        let module = Arc::new(CompiledModule { shader, entries, constants });
         open.modules().insert(key, module.clone());
         Ok(module)
     }
@@ -98,7 +98,7 @@ impl Module {
 
 /// Returns the entry points of a source and those constants that it declares. The error is the compiler's message with
 /// the line.
-fn entries(source: &str, constants: &[(String, f64)]) -> Result<(Vec<Entry>, Constants), String> {
+fn entries(source: &str, constants: &[(String, f64)]) -> Result<(Vec<Entry>, Overrides), String> {
     let module = naga::front::wgsl::parse_str(source).map_err(|error| error.emit_to_string(source))?;
     // All capabilities are allowed: wgpu itself checks those of the device.
     let mut validator = Validator::new(ValidationFlags::all(), Capabilities::all());
@@ -108,7 +108,7 @@ fn entries(source: &str, constants: &[(String, f64)]) -> Result<(Vec<Entry>, Con
         let (_, it) = module.overrides.iter().find(|(_, it)| it.name.as_deref() == Some(name))?;
         Some(it.id.map_or_else(|| name.to_owned(), |id| id.to_string()))
     };
-    let known: Constants =
+    let known: Overrides =
         constants.iter().filter_map(|(name, value)| Some((key_of(name)?, *value))).collect();
     let values = known.iter().cloned().collect();
     let mut entries = Vec::with_capacity(module.entry_points.len());
@@ -230,7 +230,7 @@ struct CompiledKernel {
 }
 
 fn pipeline(open: &OpenDevice, kernel: &Kernel, body: &WgslBody) -> Result<CompiledKernel, CompileError> {
-    let module = Module::of(open, body)?;
+    let module = CompiledModule::of(open, body)?;
     let Some(entry) = module.entries.iter().find(|entry| entry.name == kernel.name) else {
         let names: Vec<_> = module.entries.iter().map(|entry| format!("`{}`", entry.name)).collect();
         let names = if names.is_empty() { "none".into() } else { names.join(", ") };
@@ -305,12 +305,12 @@ fn pipeline(open: &OpenDevice, kernel: &Kernel, body: &WgslBody) -> Result<Compi
     Ok(made)
 }
 
-impl Program for WgpuProgram {
+impl ProgramBackend for WgpuProgram {
     fn body(&self) -> &str {
         &self.body
     }
 
-    fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn BoundKernel>> {
+    fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn BoundKernelBackend>> {
         let operation = format!("binding kernel `{}`", self.name);
         let mut memories = Vec::with_capacity(arguments.len());
         let mut copied = Vec::new();
@@ -394,8 +394,19 @@ pub(super) struct WgpuBoundKernel {
     _memories: Vec<Arc<dyn Memory>>,
 }
 
-impl BoundKernel for WgpuBoundKernel {
-    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn BoundKernel>> {
+impl WgpuBoundKernel {
+    /// Returns a kernel of this opening of the device.
+    #[inline]
+    pub(super) fn of<'a>(bound: &'a Arc<dyn BoundKernelBackend>, open: &Arc<OpenDevice>) -> Result<&'a Self> {
+        let kernel = (&**bound as &dyn Any).downcast_ref::<WgpuBoundKernel>();
+        kernel.filter(|kernel| Arc::ptr_eq(&kernel.open, open)).ok_or_else(|| {
+            Error::unsupported(&open.id, "launching a kernel", "the kernel belongs to another device")
+        })
+    }
+}
+
+impl BoundKernelBackend for WgpuBoundKernel {
+    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn BoundKernelBackend>> {
         let operation = format!("launching kernel `{}`", kernel.name);
         let detail = "WGSL fixes the workgroup size: give the module a constant for an `override`";
         Err(Error::unsupported(&self.open.id, operation, detail))

@@ -9,12 +9,12 @@ use wgpu::{CommandEncoder, ComputePass, SubmissionIndex};
 
 use super::{
     super::{
-        BoundKernel, Contents, Direction, Event, HostMemory, Memory, Region, StreamBackend,
-        Timestamp as TimestampBackend,
+        BoundKernelBackend, Contents, Direction, EventBackend, HostMemory, Memory, Region, StreamBackend,
+        TimestampBackend,
     },
     clock::PendingTimestamps,
     event::WgpuEvent,
-    failure::translate,
+    failure::{catch_panic, translate},
     host::{StagingBlock, WgpuHostMemory},
     memory::{WgpuMemory, padded},
     open_device::{OpenDevice, TRANSFER_BYTES, TransferError},
@@ -33,8 +33,9 @@ pub(super) struct WgpuStream {
     pass: Option<ComputePass<'static>>,
     encoder: Option<CommandEncoder>,
     operations: u32,
-    /// Whether the stream waited for another stream's event and has submitted nothing since.
-    follows: bool,
+    /// Whether the next event needs a submission, even without operations: the stream waited for another stream's event,
+    /// or a submission unwound, and it has submitted nothing since.
+    needs_submission: bool,
     last: Option<SubmissionIndex>,
     /// The number of the last submission.
     submitted: u64,
@@ -44,7 +45,7 @@ pub(super) struct WgpuStream {
     kept_memories: Vec<Arc<dyn Memory>>,
     kept_blocks: Vec<Arc<StagingBlock>>,
     /// The last one is set in the open pass.
-    kept_bounds: Vec<Arc<dyn BoundKernel>>,
+    kept_bounds: Vec<Arc<dyn BoundKernelBackend>>,
 }
 
 impl WgpuStream {
@@ -54,7 +55,7 @@ impl WgpuStream {
             pass: None,
             encoder: None,
             operations: 0,
-            follows: false,
+            needs_submission: false,
             last: None,
             submitted: 0,
             download: 0,
@@ -80,8 +81,11 @@ impl WgpuStream {
     fn submit(&mut self, operation: &str) -> Result<()> {
         let (pass, pending) = (self.pass.take(), self.pending.take());
         let mut outcome = Ok(());
-        if self.encoder.is_some() || self.follows {
+        if self.encoder.is_some() || self.needs_submission {
             let encoder = self.encoder.take();
+            // Submissions run the callbacks of an external device's caller. If one panics, the commands may be in flight:
+            // what they use is kept until the next submission, which comes after them.
+            self.needs_submission = true;
             let ((submission, number), error) = self.open.watch(|| {
                 drop(pass);
                 let commands = encoder.map(|mut encoder| {
@@ -106,7 +110,7 @@ impl WgpuStream {
             outcome = error.map_or(Ok(()), |error| Err(translate(error, &self.open.id, operation, 0)));
         }
         self.operations = 0;
-        self.follows = false;
+        self.needs_submission = false;
         // wgpu keeps these now, and operations that reuse them are submitted later.
         self.kept_memories.clear();
         self.kept_blocks.clear();
@@ -175,6 +179,7 @@ impl StreamBackend for WgpuStream {
         }
         if from.bytes > 0 {
             self.copy_between((memory.buffer(), from.offset), (&block.buffer, offset), from.bytes);
+            block.make_visible_to_host(self.encoder());
         }
         self.kept_blocks.push(block);
         self.kept_memories.push(from.memory.clone());
@@ -211,13 +216,13 @@ impl StreamBackend for WgpuStream {
         self.count()
     }
 
-    fn launch(&mut self, bound: &Arc<dyn BoundKernel>, groups: [u32; 3], params: &[u8]) -> Result<()> {
-        self.open.check("launching")?;
-        let kernel = (&**bound as &dyn Any).downcast_ref::<WgpuBoundKernel>();
-        let Some(kernel) = kernel.filter(|kernel| Arc::ptr_eq(&kernel.open, &self.open)) else {
-            let detail = "the kernel belongs to another device";
-            return Err(Error::unsupported(&self.open.id, "launching", detail));
-        };
+    fn check_kernel(&self, bound: &Arc<dyn BoundKernelBackend>) -> Result<()> {
+        WgpuBoundKernel::of(bound, &self.open).map(drop)
+    }
+
+    fn launch(&mut self, bound: &Arc<dyn BoundKernelBackend>, groups: [u32; 3], params: &[u8]) -> Result<()> {
+        self.open.check("launching a kernel")?;
+        let kernel = WgpuBoundKernel::of(bound, &self.open)?;
         for (from, to) in &kernel.copied {
             let source = WgpuMemory::of(from, &self.open)?;
             self.copy_between((source.buffer(), from.offset), (to.buffer(), 0), from.bytes);
@@ -257,12 +262,12 @@ impl StreamBackend for WgpuStream {
         Ok(Arc::new(timestamp))
     }
 
-    fn record_event(&mut self) -> Result<Arc<dyn Event>> {
+    fn record_event(&mut self) -> Result<Arc<dyn EventBackend>> {
         self.submit("recording an event")?;
         Ok(Arc::new(WgpuEvent::new(self.open.clone(), self.last.clone(), self.download)))
     }
 
-    fn wait_event(&mut self, event: &Arc<dyn Event>) -> Result<()> {
+    fn wait_event(&mut self, event: &Arc<dyn EventBackend>) -> Result<()> {
         self.open.check("waiting for another stream")?;
         let event = (&**event as &dyn Any).downcast_ref::<WgpuEvent>();
         let Some(event) = event.filter(|event| Arc::ptr_eq(&event.open, &self.open)) else {
@@ -272,7 +277,7 @@ impl StreamBackend for WgpuStream {
         self.download = self.download.max(event.download);
         // Everything before an event has been submitted, and the queue runs submissions in order. Only an event that this
         // stream records next needs a submission of its own, which comes after.
-        self.follows = true;
+        self.needs_submission = true;
         Ok(())
     }
 
@@ -298,8 +303,15 @@ fn set_params(pass: &mut ComputePass<'_>, params: &[u8]) {
 impl Drop for WgpuStream {
     // Queued operations still run. Their errors are dropped with the stream.
     fn drop(&mut self) {
-        if !self.open.failure.is_lost() {
-            let _ = self.submit("closing a stream");
+        if self.open.failure.is_lost() {
+            return;
+        }
+        let mut submit = || self.submit("closing a stream");
+        if std::thread::panicking() {
+            // A second panic, of a callback of an external device's caller, would abort the process.
+            drop(catch_panic(submit));
+        } else {
+            drop(submit());
         }
     }
 }

@@ -23,57 +23,52 @@ const INITIAL: [u32; 8] =
 /// The padding bit after a message, in the most significant byte of its word.
 const PADDING_BIT: u32 = 0x8000_0000;
 
-macro_rules! xor3 {
-    ($a:expr, $b:expr, $c:expr) => {
-        _mm512_xor_si512(_mm512_xor_si512($a, $b), $c)
-    };
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+fn xor3(a: Word, b: Word, c: Word) -> Word {
+    _mm512_xor_si512(_mm512_xor_si512(a, b), c)
 }
 
 /// One round, which computes its word of the message schedule from round 16 on. State words stay in their registers:
 /// instead, the index of `a` rotates.
-macro_rules! round {
-    ($state:ident, $words:ident, $index:literal) => {{
-        const A: usize = 64 - $index;
-        let [a, b, c, d] = [$state[A % 8], $state[(A + 1) % 8], $state[(A + 2) % 8], $state[(A + 3) % 8]];
-        let [e, f, g, h] =
-            [$state[(A + 4) % 8], $state[(A + 5) % 8], $state[(A + 6) % 8], $state[(A + 7) % 8]];
-        if $index >= 16 {
-            let (early, late) = ($words[($index + 1) % 16], $words[($index + 14) % 16]);
-            // Plain operations, unlike `ternarylogic`, let the compiler fold constant words.
-            let sigma0 = xor3!(
-                _mm512_ror_epi32::<7>(early),
-                _mm512_ror_epi32::<18>(early),
-                _mm512_srli_epi32::<3>(early)
-            );
-            let sigma1 = xor3!(
-                _mm512_ror_epi32::<17>(late),
-                _mm512_ror_epi32::<19>(late),
-                _mm512_srli_epi32::<10>(late)
-            );
-            let before = _mm512_add_epi32($words[$index % 16], $words[($index + 9) % 16]);
-            $words[$index % 16] = _mm512_add_epi32(before, _mm512_add_epi32(sigma0, sigma1));
-        }
-        let word = _mm512_add_epi32($words[$index % 16], splat(ROUND_CONSTANTS[$index]));
-        let sum1 = _mm512_ternarylogic_epi32::<0x96>(
-            _mm512_ror_epi32::<6>(e),
-            _mm512_ror_epi32::<11>(e),
-            _mm512_ror_epi32::<25>(e),
-        );
-        let choice = _mm512_ternarylogic_epi32::<0xca>(e, f, g);
-        let first = _mm512_add_epi32(_mm512_add_epi32(h, word), _mm512_add_epi32(sum1, choice));
-        let sum0 = _mm512_ternarylogic_epi32::<0x96>(
-            _mm512_ror_epi32::<2>(a),
-            _mm512_ror_epi32::<13>(a),
-            _mm512_ror_epi32::<22>(a),
-        );
-        let majority = _mm512_ternarylogic_epi32::<0xe8>(a, b, c);
-        $state[(A + 3) % 8] = _mm512_add_epi32(d, first);
-        $state[(A + 7) % 8] = _mm512_add_epi32(first, _mm512_add_epi32(sum0, majority));
-    }};
+///
+/// It is a function, not a macro: without optimisation every intermediate value has its own place on the stack, and those
+/// of all rounds in one function took 2 MiB. With optimisation the compiler inlines it.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+fn round<const INDEX: usize>(state: &mut Words, words: &mut [Word; 16]) {
+    let first_word = 64 - INDEX;
+    let [a, b, c, d, e, f, g, h]: [usize; 8] = std::array::from_fn(|word| (first_word + word) % 8);
+    if INDEX >= 16 {
+        let (early, late) = (words[(INDEX + 1) % 16], words[(INDEX + 14) % 16]);
+        // Plain operations, unlike `ternarylogic`, let the compiler fold constant words.
+        let sigma0 =
+            xor3(_mm512_ror_epi32::<7>(early), _mm512_ror_epi32::<18>(early), _mm512_srli_epi32::<3>(early));
+        let sigma1 =
+            xor3(_mm512_ror_epi32::<17>(late), _mm512_ror_epi32::<19>(late), _mm512_srli_epi32::<10>(late));
+        let before = _mm512_add_epi32(words[INDEX % 16], words[(INDEX + 9) % 16]);
+        words[INDEX % 16] = _mm512_add_epi32(before, _mm512_add_epi32(sigma0, sigma1));
+    }
+    let word = _mm512_add_epi32(words[INDEX % 16], splat(ROUND_CONSTANTS[INDEX]));
+    let sum1 = _mm512_ternarylogic_epi32::<0x96>(
+        _mm512_ror_epi32::<6>(state[e]),
+        _mm512_ror_epi32::<11>(state[e]),
+        _mm512_ror_epi32::<25>(state[e]),
+    );
+    let choice = _mm512_ternarylogic_epi32::<0xca>(state[e], state[f], state[g]);
+    let first = _mm512_add_epi32(_mm512_add_epi32(state[h], word), _mm512_add_epi32(sum1, choice));
+    let sum0 = _mm512_ternarylogic_epi32::<0x96>(
+        _mm512_ror_epi32::<2>(state[a]),
+        _mm512_ror_epi32::<13>(state[a]),
+        _mm512_ror_epi32::<22>(state[a]),
+    );
+    let majority = _mm512_ternarylogic_epi32::<0xe8>(state[a], state[b], state[c]);
+    state[d] = _mm512_add_epi32(state[d], first);
+    state[h] = _mm512_add_epi32(first, _mm512_add_epi32(sum0, majority));
 }
 
 macro_rules! rounds {
-    ($state:ident, $words:ident, $($index:literal)*) => { $(round!($state, $words, $index);)* };
+    ($state:ident, $words:ident, $($index:literal)*) => { $(round::<$index>(&mut $state, &mut $words);)* };
 }
 
 /// One compression. It is a macro so that the compiler folds the constant words at each place of use.

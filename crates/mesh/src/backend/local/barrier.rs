@@ -1,7 +1,7 @@
 //! A barrier of threads with the memory that they lend one another.
 
 use std::{
-    cell::UnsafeCell,
+    cell::{Cell, UnsafeCell},
     sync::{
         Mutex, PoisonError,
         atomic::{
@@ -31,7 +31,7 @@ pub(crate) struct SharedBarrier {
     pub(super) slots: Slots,
     data: Box<[MemberData]>,
     /// There are more members than cores: waiting threads yield at once.
-    oversubscribed: bool,
+    pub(super) oversubscribed: bool,
 }
 
 /// One member's memory beside its slot.
@@ -77,7 +77,8 @@ pub(crate) enum WaitError {
 }
 
 impl SharedBarrier {
-    pub(crate) fn new(members: usize) -> Self {
+    /// Creates a barrier for threads that have this number of cores together.
+    pub(crate) fn new(members: usize, cores: usize) -> Self {
         let data = |_| MemberData {
             lent: std::array::from_fn(|_| Lent {
                 input: AtomicPtr::default(),
@@ -87,7 +88,6 @@ impl SharedBarrier {
             copies: std::array::from_fn(|_| SmallCopy(UnsafeCell::new([0; SMALL_BYTES]))),
             parker: Parker { parked: AtomicBool::new(false), thread: Mutex::new(None) },
         };
-        let cores = thread::available_parallelism().map_or(1, usize::from);
         SharedBarrier {
             slots: Slots::new(members),
             data: (0..members).map(data).collect(),
@@ -148,15 +148,15 @@ impl SharedBarrier {
         }
     }
 
-    /// Waits until all members have reached a step. A timeout ends the wait for every member or for none. `known_gone`
-    /// is polled for a member that is known by other means to have left.
+    /// Waits until all members have reached a step. A timeout ends the wait for every member or for none. `left_member`
+    /// is polled: it returns a member that has left, if its slot of this barrier does not show that.
     #[inline]
     pub(super) fn wait(
         &self,
         me: usize,
         step: u64,
         timeout: Duration,
-        known_gone: &dyn Fn() -> Option<(usize, Closed)>,
+        left_member: &dyn Fn() -> Option<(usize, Closed)>,
     ) -> Result<(), WaitError> {
         let mut arrived = 0;
         let poll = || match self.slots.step_state(step, &mut arrived) {
@@ -164,8 +164,9 @@ impl SharedBarrier {
             StepState::NeverArrives(member, why) => Some(Err(WaitError::NeverArrives(member, why))),
             StepState::Waiting => None,
         };
+        let unpark_again = UnparkAgain::default();
         spin(self.oversubscribed, poll, |waited| {
-            if let Some((member, why)) = known_gone() {
+            if let Some((member, why)) = left_member() {
                 // Unless it arrived before. From now on it cannot arrive.
                 self.slots.of(member).close_below(step, why);
             }
@@ -178,7 +179,7 @@ impl SharedBarrier {
                 return Some(if missing.is_empty() { Ok(()) } else { Err(WaitError::TimedOut(missing)) });
             }
             let is_done = || self.slots.step_state(step, &mut 0) != StepState::Waiting;
-            self.park(me, waited, PARK_INTERVAL.min(timeout - waited), is_done)
+            self.park(me, waited, PARK_INTERVAL.min(timeout - waited), is_done, &unpark_again)
         })
     }
 
@@ -189,7 +190,10 @@ impl SharedBarrier {
         let mut arrived = 0;
         let poll = || self.slots.have_finished(step, &mut arrived).then_some(());
         let is_done = || self.slots.have_finished(step, &mut 0);
-        spin(self.oversubscribed, poll, |waited| self.park(me, waited, PARK_INTERVAL, is_done));
+        let unpark_again = UnparkAgain::default();
+        spin(self.oversubscribed, poll, |waited| {
+            self.park(me, waited, PARK_INTERVAL, is_done, &unpark_again)
+        });
     }
 
     /// Parks a member that has waited long enough, until another unparks it or for `interval`.
@@ -199,8 +203,10 @@ impl SharedBarrier {
         waited: Duration,
         interval: Duration,
         is_done: impl FnOnce() -> bool,
+        unpark_again: &UnparkAgain,
     ) -> Option<R> {
         if wait::sleep_time(waited).is_some() {
+            unpark_again.0.set(true);
             self.data[me].parker.park(interval, is_done);
         }
         None
@@ -209,6 +215,19 @@ impl SharedBarrier {
     pub(super) fn close(&self, member: usize, why: Closed) {
         self.slots.close(member, why);
         self.wake(usize::MAX);
+    }
+}
+
+/// Unparks the thread when dropped, if it has parked: an `unpark` that ended the wait may have been meant for code
+/// around it, such as an executor that polls on this thread.
+#[derive(Debug, Default)]
+struct UnparkAgain(Cell<bool>);
+
+impl Drop for UnparkAgain {
+    fn drop(&mut self) {
+        if self.0.get() {
+            thread::current().unpark();
+        }
     }
 }
 

@@ -47,7 +47,7 @@ impl LocalMember {
         &mut self,
         call: &mut Call<'_>,
         timeout: Duration,
-        known_gone: &dyn Fn() -> Option<(usize, Closed)>,
+        left_member: &dyn Fn() -> Option<(usize, Closed)>,
     ) -> Result<(), CallError> {
         let members = self.barrier.slots.len();
         let blocks = Blocks::of(&call.signature, call.lengths, members);
@@ -79,7 +79,7 @@ impl LocalMember {
         barrier.wake(self.me);
         // If this fails, no member ever sees all members at this step, so no member accesses the memory that this one
         // lent.
-        barrier.wait(self.me, self.step, timeout, known_gone).map_err(CallError::Wait)?;
+        barrier.wait(self.me, self.step, timeout, left_member).map_err(CallError::Wait)?;
 
         // All members have arrived and see the same signatures, so all take the same decision.
         if (0..members).any(|member| barrier.slots.announced(member, self.call) != words) {

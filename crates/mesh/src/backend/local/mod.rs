@@ -15,11 +15,13 @@ mod test;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
     time::Duration,
 };
 
 use arrival::{Arrivals, Closed};
 use barrier::{SharedBarrier, WaitError};
+use evener_device::affinity::unbound;
 use member::{CallError, LocalMember};
 
 use super::{Endpoint, LeaveNotifier, LeaveReason, Transport, TransportFailure, wait};
@@ -75,6 +77,12 @@ impl LocalWorld {
     }
 }
 
+/// Creates a barrier. The thread that joins first may be bound to one core by Evener, and the other members are not.
+fn new_barrier(members: usize) -> Arc<SharedBarrier> {
+    let cores = unbound(thread::available_parallelism).map_or(1, usize::from);
+    Arc::new(SharedBarrier::new(members, cores))
+}
+
 // Ignores poisoning: entries are inserted and removed whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -106,7 +114,7 @@ impl Transport for LocalTransport {
         let key = (name.to_owned(), ranks.to_vec(), *count);
         let (channel, here) = open.entry(key.clone()).or_insert_with(|| {
             let channel = Channel {
-                barrier: Arc::new(SharedBarrier::new(ranks.len())),
+                barrier: new_barrier(ranks.len()),
                 pairs: Mutex::default(),
                 failures: Mutex::default(),
             };
@@ -206,11 +214,11 @@ impl Endpoint for LocalEndpoint {
         let channel = &self.channel;
         let pair = self.pairs.entry(ends).or_insert_with(|| {
             let mut pairs = lock(&channel.pairs);
-            LocalMember::new(pairs.entry(ends).or_insert_with(|| Arc::new(SharedBarrier::new(2))).clone(), me)
+            LocalMember::new(pairs.entry(ends).or_insert_with(|| new_barrier(2)).clone(), me)
         });
-        let known_gone = || channel.barrier.slots.closed(peer).map(|why| (other, why));
+        let left_member = || channel.barrier.slots.closed(peer).map(|why| (other, why));
         let in_group = |member: usize| if member == 0 { ends.0 } else { ends.1 };
-        pair.run(&mut call, timeout, &known_gone).map_err(|error| match error {
+        pair.run(&mut call, timeout, &left_member).map_err(|error| match error {
             CallError::Mismatch(called) => {
                 let mut all = vec![None; self.channel.barrier.slots.len()];
                 for (member, mut signature) in called.into_iter().enumerate() {

@@ -1,9 +1,11 @@
-//! The protocol of the slots against a model, with actions in random order.
+//! The protocol of the slots against a model, with actions in random order, and the cores of a barrier.
 
+use evener_device::Device;
 use proptest::prelude::*;
 
 use super::{
     arrival::{Arrivals, Closed, StepState},
+    new_barrier,
     slots::Slots,
 };
 
@@ -89,4 +91,15 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_barrier_counts_all_the_cores_if_a_bound_thread_creates_it() {
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let part = Device::cpu().split(&[1]).unwrap().remove(0);
+    let created = std::thread::spawn(move || {
+        part.bind_thread(0);
+        [cores, cores + 1].map(|members| new_barrier(members).oversubscribed)
+    });
+    assert_eq!(created.join().unwrap(), [false, true]);
 }

@@ -28,6 +28,7 @@ const SHORT_BYTES: usize = 32 << 10;
 pub(super) const PIECE_TAG: c_int = 0;
 const RESULT_TAG: c_int = 1;
 pub(super) const EXCHANGE_TAG: c_int = 2;
+pub(super) const BARE_TAG: c_int = 3;
 
 /// Returns the ranges of a vector's pieces; none if it is empty.
 pub(super) fn pieces(bytes: usize) -> impl Iterator<Item = Range<usize>> {
@@ -158,6 +159,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
             let Some(message) = messages[member] else { continue };
             let header = self.session.header_of(message);
             agreed &= header.signature == mine;
+            self.session.all_take_bare &= header.takes_bare;
             late |= header.call != self.session.header.call;
             if let Some(weight) = self.weights.get_mut(member) {
                 *weight = header.weight;
@@ -170,6 +172,8 @@ impl<'a, 'b> MessageCall<'a, 'b> {
             });
             return Err(TransportFailure::Mismatch(called.collect()));
         }
+        // From now on, another kind of first message is of a member's next call.
+        self.session.other = None;
         if !self.weights.is_empty() && self.weights.iter().all(|it| *it == 0.0) {
             self.release_all(messages);
             self.session.finish()?;
@@ -248,6 +252,17 @@ impl<'a, 'b> MessageCall<'a, 'b> {
             self.session.wait_all(me, &pieces)?;
             self.reduce_in_place(&pieces, &mut data[second]);
         }
+        self.session.finish()
+    }
+
+    /// Waits for the members' vectors of a small all-reduce, and reduces them.
+    pub(super) fn complete_small(
+        &mut self,
+        messages: &Messages,
+        data: &mut [u8],
+    ) -> Result<(), TransportFailure> {
+        self.agree(messages)?;
+        self.reduce_in_place(messages, data);
         self.session.finish()
     }
 

@@ -14,15 +14,30 @@ use std::{
 use super::host::{self, SharedMemoryMember};
 use super::{
     Shared,
-    call::{EXCHANGE_TAG, MessageCall, pieces},
+    call::{BARE_TAG, EXCHANGE_TAG, MessageCall, PIECE_TAG, pieces},
+    header::Header,
     messenger::PIECE_BYTES,
     notice::NoticeSender,
-    session::{Session, clock},
+    session::{OtherCall, Session, clock},
+    small::{BARE_BYTES, MAX_MEMBERS, SMALL_BYTES, SmallAllReduce},
 };
 use crate::{
     backend::{Endpoint, LeaveNotifier, TransportFailure},
     comm::{Call, CollectiveKind, Signature},
 };
+
+/// One rank's view of a group, during one call.
+#[derive(Clone, Copy)]
+pub(super) struct GroupInfo<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) ranks: &'a [usize],
+    pub(super) me: usize,
+    /// The first tag of the group.
+    pub(super) tag: c_int,
+    pub(super) identity: u64,
+    /// The number of the call, or of the exchange between two members.
+    pub(super) call: u64,
+}
 
 /// One rank's connection to a group.
 #[derive(Debug)]
@@ -31,6 +46,10 @@ pub(super) struct MpiEndpoint {
     ranks: Vec<usize>,
     me: usize,
     tag: c_int,
+    /// No earlier group of this process had the tags: this rank accepts messages without a header.
+    takes_bare: bool,
+    /// The signature that a message without a header stands for.
+    agreed: Option<[u64; 2]>,
     identity: u64,
     calls: u64,
     ended: Arc<AtomicU64>,
@@ -53,7 +72,13 @@ enum Route {
 }
 
 impl MpiEndpoint {
-    pub(super) fn join(shared: Arc<Shared>, ranks: Vec<usize>, me: usize, tag: c_int, identity: u64) -> Self {
+    pub(super) fn join(
+        shared: Arc<Shared>,
+        ranks: Vec<usize>,
+        me: usize,
+        (tag, is_new_tag): (c_int, bool),
+        identity: u64,
+    ) -> Self {
         let ended = Arc::new(AtomicU64::new(0));
         let notice_sender = NoticeSender {
             shared: shared.clone(),
@@ -68,6 +93,8 @@ impl MpiEndpoint {
             ranks,
             me,
             tag,
+            takes_bare: is_new_tag,
+            agreed: None,
             identity,
             calls: 0,
             ended,
@@ -80,17 +107,52 @@ impl MpiEndpoint {
     }
 
     fn run_by_messages(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), TransportFailure> {
-        let (which, announced) = ((self.identity, self.calls + 1), (call.signature.pack(), call.weight));
-        let last = Some(&mut self.last);
-        let mut session = Session::new(&self.shared, &self.ranks, which, announced, timeout, last);
-        MessageCall::new(&mut session, call.signature, self.me, self.tag).run(call)
+        let (signature, packed, tag) = (call.signature, call.signature.pack(), self.tag);
+        let which = (self.identity, self.calls + 1);
+        let header = Header::new(which, self.takes_bare, (packed, call.weight));
+        let other =
+            |agreed| OtherCall { tag: tag + BARE_TAG, header: Some(Header { signature: agreed, ..header }) };
+        let bytes = signature.block_bytes();
+        let is_small = bytes <= SMALL_BYTES && self.ranks.len() <= MAX_MEMBERS;
+        let group = GroupInfo {
+            shared: &self.shared,
+            ranks: &self.ranks,
+            me: self.me,
+            tag,
+            identity: self.identity,
+            call: self.calls + 1,
+        };
+        if signature.kind != CollectiveKind::AllReduce || !is_small {
+            let mut session = Session::new(group, header, timeout, Some(&mut self.last));
+            session.other = self.agreed.map(other);
+            return MessageCall::new(&mut session, signature, self.me, tag).run(call);
+        }
+        let is_bare = self.agreed == Some(packed);
+        let other = if is_bare {
+            Some(OtherCall { tag: tag + PIECE_TAG, header: None })
+        } else {
+            self.agreed.map(other)
+        };
+        let connection = self.shared.connection();
+        let small = SmallAllReduce { group, connection, signature, header, is_bare, other, timeout };
+        if small.run(call.output, &mut self.last)? && bytes <= BARE_BYTES {
+            self.agreed = Some(packed);
+        }
+        Ok(())
+    }
+
+    /// Returns the group as a call with another member has it.
+    fn group(&self, call: u64) -> GroupInfo<'_> {
+        let MpiEndpoint { shared, ranks, me, tag, identity, .. } = self;
+        GroupInfo { shared, ranks, me: *me, tag: *tag, identity: *identity, call }
     }
 
     /// Chooses the route, together with the other members.
     #[cfg(target_os = "linux")]
     fn choose_route(&mut self, call: &Call<'_>, timeout: Duration) -> Result<(), TransportFailure> {
         let (which, announced) = ((self.identity, self.calls + 1), (call.signature.pack(), call.weight));
-        let mut session = Session::new(&self.shared, &self.ranks, which, announced, timeout, None);
+        let mut session =
+            Session::new(self.group(which.1), Header::new(which, false, announced), timeout, None);
         let member = host::connect(&mut session, self.me, self.tag, &self.notice_sender)?;
         drop(session);
         self.route = member.map_or(Route::Messages, Route::SharedMemory);
@@ -121,7 +183,7 @@ impl Drop for MpiEndpoint {
         let _ = connection.receive_notices();
         drop(connection);
         // Messages that a failed group left behind are recognized by its identity.
-        self.shared.groups.lock().unwrap_or_else(PoisonError::into_inner).tags.remove(&self.tag);
+        self.shared.groups.lock().unwrap_or_else(PoisonError::into_inner).tags.insert(self.tag, false);
     }
 }
 
@@ -154,9 +216,10 @@ impl Endpoint for MpiEndpoint {
         let sends = call.signature.kind == CollectiveKind::Send;
         let mut signature = call.signature;
         let (which, announced) = ((self.identity, *count), (signature.pack(), 1.0));
+        let group = self.group(which.1);
         // Notices have the number of a call of all members; a member that has sent one takes part in no exchange
         // either.
-        let mut session = Session::new(&self.shared, &self.ranks, which, announced, timeout, None);
+        let mut session = Session::new(group, Header::new(which, false, announced), timeout, None);
         session.any_notice = true;
         let tag = self.tag + EXCHANGE_TAG;
         let mut run = || {

@@ -61,6 +61,7 @@ symbols! {
         comm_set_errhandler b"MPI_Comm_set_errhandler" (H, H) -> c_int;
         isend b"MPI_Isend" (*const c_void, c_int, H, c_int, c_int, H, *mut H) -> c_int;
         irecv b"MPI_Irecv" (*mut c_void, c_int, H, c_int, c_int, H, *mut H) -> c_int;
+        iprobe b"MPI_Iprobe" (c_int, c_int, H, *mut c_int, usize) -> c_int;
         test b"MPI_Test" (*mut H, *mut c_int, usize) -> c_int;
         cancel b"MPI_Cancel" (*mut H) -> c_int;
         error_string b"MPI_Error_string" (c_int, *mut c_char, *mut c_int) -> c_int;

@@ -6,6 +6,7 @@
 use std::{
     ffi::{c_char, c_int},
     fmt::Debug,
+    ops::Range,
 };
 
 use super::{
@@ -26,10 +27,14 @@ pub(super) type MessageId = usize;
 /// The number of an MPI request.
 pub(super) type Request = usize;
 
+/// MPI's number of an error. Small, so that results are returned in registers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ErrorCode(c_int);
+
 /// The message functions of an MPI library, for either width of handles.
 ///
 /// # Safety
-/// A buffer has `bytes`, or `BUFFER_BYTES` to receive into, and is not moved or accessed until its request has ended.
+/// A buffer has `bytes`, and is not moved or accessed until its request has ended.
 /// Requests come from this trait, and have not ended.
 pub(super) trait MessageLibrary: Send {
     unsafe fn send(
@@ -38,18 +43,23 @@ pub(super) trait MessageLibrary: Send {
         bytes: usize,
         to: usize,
         tag: c_int,
-    ) -> Result<Request, TransportFailure>;
+    ) -> Result<Request, ErrorCode>;
     /// Starts to receive, from a rank or from any rank.
     unsafe fn receive(
         &self,
         buffer: *mut u8,
+        bytes: usize,
         from: Option<usize>,
         tag: c_int,
-    ) -> Result<Request, TransportFailure>;
+    ) -> Result<Request, ErrorCode>;
+    /// Returns whether a message that no receive has matched has arrived from a rank.
+    fn has_arrived(&self, from: usize, tag: c_int) -> Result<bool, ErrorCode>;
     /// Returns whether a request has ended, and if so replaces it by the null request.
-    unsafe fn test(&self, request: &mut Request) -> Result<bool, TransportFailure>;
+    unsafe fn test(&self, request: &mut Request) -> Result<bool, ErrorCode>;
     /// Cancels a receive that no message has matched; otherwise does nothing.
     unsafe fn cancel(&self, request: Request);
+    /// Returns the failure of a function.
+    fn failure(&self, function: &str, code: ErrorCode) -> TransportFailure;
     fn finish(&mut self);
     /// Returns whether MPI is finalized: no function of it may be called any more.
     fn has_ended(&self) -> bool;
@@ -151,12 +161,35 @@ impl Messenger {
         to: usize,
         tag: c_int,
     ) -> Result<(), TransportFailure> {
+        self.send_part(message, 0..bytes, to, tag)
+    }
+
+    /// As [`send`](Self::send), but without a header: sends only the data.
+    #[inline]
+    pub(super) fn send_bare(
+        &mut self,
+        message: MessageId,
+        bytes: usize,
+        to: usize,
+        tag: c_int,
+    ) -> Result<(), TransportFailure> {
+        self.send_part(message, HEADER_BYTES..HEADER_BYTES + bytes, to, tag)
+    }
+
+    #[inline(always)]
+    fn send_part(
+        &mut self,
+        message: MessageId,
+        range: Range<usize>,
+        to: usize,
+        tag: c_int,
+    ) -> Result<(), TransportFailure> {
         let buffer = &mut self.buffers.all[message];
         buffer.receives = false;
-        // SAFETY: `bytes` is at most the buffer's length; the buffer is not accessed until `is_done` says so, and never
-        // freed.
-        buffer.request =
-            unsafe { self.library.send(buffer.memory.message.as_ptr(), bytes.min(BUFFER_BYTES), to, tag) }?;
+        let part = &buffer.memory.message[range.start..range.end.min(BUFFER_BYTES)];
+        // SAFETY: `part` is within the buffer, which is not accessed until `is_done` says so, and never freed.
+        let sent = unsafe { self.library.send(part.as_ptr(), part.len(), to, tag) };
+        buffer.request = sent.map_err(|code| self.library.failure("MPI_Isend", code))?;
         Ok(())
     }
 
@@ -167,11 +200,40 @@ impl Messenger {
         from: Option<usize>,
         tag: c_int,
     ) -> Result<(), TransportFailure> {
+        self.receive_at(message, 0, from, tag)
+    }
+
+    /// As [`receive`](Self::receive), but of a message without a header: receives only data.
+    #[inline]
+    pub(super) fn receive_bare(
+        &mut self,
+        message: MessageId,
+        from: usize,
+        tag: c_int,
+    ) -> Result<(), TransportFailure> {
+        self.receive_at(message, HEADER_BYTES, Some(from), tag)
+    }
+
+    #[inline(always)]
+    fn receive_at(
+        &mut self,
+        message: MessageId,
+        start: usize,
+        from: Option<usize>,
+        tag: c_int,
+    ) -> Result<(), TransportFailure> {
         let buffer = &mut self.buffers.all[message];
         buffer.receives = true;
-        // SAFETY: as for sending. No rank sends more than `BUFFER_BYTES`.
-        buffer.request = unsafe { self.library.receive(buffer.memory.message.as_mut_ptr(), from, tag) }?;
+        let part = &mut buffer.memory.message[start..];
+        // SAFETY: as for sending. No rank sends more than `BUFFER_BYTES`, or `PIECE_BYTES` without a header.
+        let received = unsafe { self.library.receive(part.as_mut_ptr(), part.len(), from, tag) };
+        buffer.request = received.map_err(|code| self.library.failure("MPI_Irecv", code))?;
         Ok(())
+    }
+
+    /// Returns whether a message that no receive has matched has arrived from a rank.
+    pub(super) fn has_arrived(&mut self, from: usize, tag: c_int) -> Result<bool, TransportFailure> {
+        self.library.has_arrived(from, tag).map_err(|code| self.library.failure("MPI_Iprobe", code))
     }
 
     /// Returns whether a message has ended. Then the caller may access its buffer.
@@ -182,7 +244,8 @@ impl Messenger {
             return Ok(true);
         }
         // SAFETY: `send` or `receive` returned the request, and it has not ended: it is not the null request.
-        unsafe { self.library.test(&mut buffer.request) }
+        let done = unsafe { self.library.test(&mut buffer.request) };
+        done.map_err(|code| self.library.failure("MPI_Test", code))
     }
 
     /// Frees a buffer without a message in flight.
@@ -283,17 +346,11 @@ impl<H: MpiHandle> Mpi<H> {
         let highest_tag = (found != 0 && !bound.is_null()).then(|| unsafe { *bound });
         Ok((rank as usize, size as usize, highest_tag))
     }
+}
 
-    #[inline]
-    fn check<R>(&self, code: c_int, operation: &str, result: R) -> Result<R, TransportFailure> {
-        if code == 0 { Ok(result) } else { Err(self.failed(code, operation)) }
-    }
-
-    #[cold]
-    fn failed(&self, code: c_int, operation: &str) -> TransportFailure {
-        let detail = error_text(&self.library, code);
-        TransportFailure::Library { library: "MPI", operation: operation.into(), detail }
-    }
+#[inline]
+fn check<R>(code: c_int, result: R) -> Result<R, ErrorCode> {
+    if code == 0 { Ok(result) } else { Err(ErrorCode(code)) }
 }
 
 fn error_text<H: MpiHandle>(library: &Library<H>, code: c_int) -> String {
@@ -310,43 +367,57 @@ impl<H: MpiHandle> MessageLibrary for Mpi<H> {
         bytes: usize,
         to: usize,
         tag: c_int,
-    ) -> Result<Request, TransportFailure> {
+    ) -> Result<Request, ErrorCode> {
         let Library { calls, constants, .. } = &self.library;
         let (bytes, to, mut request) = (bytes as c_int, to as c_int, constants.null_request);
         // SAFETY: the caller promises that the buffer has `bytes` and is not moved or accessed until its request ends.
         let code =
             unsafe { (calls.isend)(buffer.cast(), bytes, constants.byte, to, tag, self.comm, &mut request) };
-        self.check(code, "MPI_Isend", request.number())
+        check(code, request.number())
     }
 
     unsafe fn receive(
         &self,
         buffer: *mut u8,
+        bytes: usize,
         from: Option<usize>,
         tag: c_int,
-    ) -> Result<Request, TransportFailure> {
+    ) -> Result<Request, ErrorCode> {
         let Library { calls, constants, .. } = &self.library;
         let (from, mut request) =
             (from.map_or(constants.any_source, |rank| rank as c_int), constants.null_request);
-        let (most, byte) = (BUFFER_BYTES as c_int, constants.byte);
-        // SAFETY: the caller promises that the buffer has `BUFFER_BYTES` and is not moved or accessed until its request
-        // ends.
+        let (most, byte) = (bytes as c_int, constants.byte);
+        // SAFETY: the caller promises that the buffer has `bytes` and is not moved or accessed until its request ends.
         let code = unsafe { (calls.irecv)(buffer.cast(), most, byte, from, tag, self.comm, &mut request) };
-        self.check(code, "MPI_Irecv", request.number())
+        check(code, request.number())
     }
 
-    unsafe fn test(&self, request: &mut Request) -> Result<bool, TransportFailure> {
+    fn has_arrived(&self, from: usize, tag: c_int) -> Result<bool, ErrorCode> {
+        let (Library { calls, constants, .. }, mut found) = (&self.library, 0);
+        // SAFETY: the pointer is to a live variable; the status is `MPI_STATUS_IGNORE`.
+        let code =
+            unsafe { (calls.iprobe)(from as c_int, tag, self.comm, &mut found, constants.status_ignore) };
+        check(code, found != 0)
+    }
+
+    unsafe fn test(&self, request: &mut Request) -> Result<bool, ErrorCode> {
         let (mut handle, mut done) = (H::of(*request), 0);
         let status = self.library.constants.status_ignore;
         // SAFETY: `request` came from this trait and has not ended; the status is `MPI_STATUS_IGNORE`.
         let code = unsafe { (self.library.calls.test)(&mut handle, &mut done, status) };
         *request = handle.number();
-        self.check(code, "MPI_Test", done != 0)
+        check(code, done != 0)
     }
 
     unsafe fn cancel(&self, request: Request) {
         // SAFETY: `request` came from this trait and has not ended.
         unsafe { (self.library.calls.cancel)(&mut H::of(request)) };
+    }
+
+    #[cold]
+    fn failure(&self, function: &str, ErrorCode(code): ErrorCode) -> TransportFailure {
+        let detail = error_text(&self.library, code);
+        TransportFailure::Library { library: "MPI", operation: function.into(), detail }
     }
 
     fn finish(&mut self) {

@@ -4,7 +4,7 @@
 //! and none of MPI's collectives: those have no timeout, do not report which rank called something else, and may reduce
 //! in any order. Every collective starts with a message from every member to every other, with the signature and the
 //! first piece of data; so all members know every call before they continue, and small data needs no other message.
-//! Longer data follows in pieces, whose reduction overlaps with their transfer (`call`). A member that fails sends a
+//! A small all-reduce that the members have agreed on before needs no signature (`small`). Longer data follows in pieces, whose reduction overlaps with their transfer (`call`). A member that fails sends a
 //! leave notice (`notice`).
 //!
 //! The number of messages grows with the square of the members: this is for tens of ranks, not for thousands.
@@ -20,9 +20,10 @@ mod nontemporal;
 mod notice;
 mod session;
 mod signal;
+mod small;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     ffi::c_int,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -79,7 +80,8 @@ struct Shared {
 struct Groups {
     /// Number of groups of this name and these ranks that were joined.
     joined: HashMap<(String, Vec<usize>), u64>,
-    tags: HashSet<c_int>,
+    /// The tags of all groups so far; true while a group uses them.
+    tags: HashMap<c_int, bool>,
 }
 
 /// The messenger, and the leave notices received by it.
@@ -158,7 +160,7 @@ struct MpiTransport {
     highest_tag: c_int,
 }
 
-const TAGS_PER_GROUP: c_int = 3;
+const TAGS_PER_GROUP: c_int = 4;
 /// Tags that belong to no group.
 const FINALIZE_TAG: c_int = 0;
 const NOTICE_TAG: c_int = 1;
@@ -189,7 +191,8 @@ impl Transport for MpiTransport {
         let identity = identity(name, ranks, *count);
         let tag_ranges = (self.highest_tag / TAGS_PER_GROUP - 1).max(1) as u64;
         let tag = TAGS_PER_GROUP + (identity % tag_ranges) as c_int * TAGS_PER_GROUP;
-        if !groups.tags.insert(tag) {
+        let earlier = groups.tags.insert(tag, true);
+        if earlier == Some(true) {
             let detail = "another group uses its tag: give it another name".into();
             return Err(TransportFailure::Library {
                 library: "MPI",
@@ -198,7 +201,13 @@ impl Transport for MpiTransport {
             });
         }
         drop(groups);
-        Ok(Box::new(MpiEndpoint::join(self.shared.clone(), ranks.to_vec(), member, tag, identity)))
+        Ok(Box::new(MpiEndpoint::join(
+            self.shared.clone(),
+            ranks.to_vec(),
+            member,
+            (tag, earlier.is_none()),
+            identity,
+        )))
     }
 
     fn leave(&self, panicked: bool) {

@@ -11,6 +11,8 @@ use smallvec::SmallVec;
 
 use super::{
     Connection, Shared,
+    call::PIECE_TAG,
+    endpoint::GroupInfo,
     header::Header,
     messenger::{HEADER_BYTES, MessageId, Messenger, PIECE_BYTES},
     nontemporal::copy_nontemporal,
@@ -18,7 +20,7 @@ use super::{
 use crate::backend::{TransportFailure, wait::Backoff};
 
 /// Polls of MPI between two reads of the clock, at which other threads may get the lock.
-const POLLS_PER_CLOCK_READ: u32 = 64;
+pub(super) const POLLS_PER_CLOCK_READ: u32 = 64;
 /// Polls before the thread also yields or sleeps.
 const POLLS_BEFORE_PAUSE: u32 = 1024;
 const MAX_IN_FLIGHT: usize = 4;
@@ -51,11 +53,20 @@ pub(super) fn clock(timeout: Duration) -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// A call that a member has made if it sends the other kind of first message, with a header or without.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OtherCall {
+    pub(super) tag: c_int,
+    /// What a message without a header stands for, or `None` if the message has one.
+    pub(super) header: Option<Header>,
+}
+
 /// The messages of one call.
 pub(super) struct Session<'a> {
     shared: &'a Shared,
     connection: Option<MutexGuard<'a, Connection>>,
     pub(super) ranks: &'a [usize],
+    tag: c_int,
     /// The group's identity, and the number of the call, or of the exchange between two members.
     identity: u64,
     call: u64,
@@ -76,26 +87,43 @@ pub(super) struct Session<'a> {
     /// A notice of any call fails this one: for exchanges, which have numbers of their own.
     pub(super) any_notice: bool,
     pub(super) nontemporal: bool,
+    /// Messages have no header.
+    pub(super) is_bare: bool,
+    /// What to look for while waiting for first messages.
+    pub(super) other: Option<OtherCall>,
+    /// Messages that did not come, their senders, and the headers that came instead.
+    called_otherwise: SmallVec<[(MessageId, usize, Header); 1]>,
+    /// Whether all members accept messages without a header, once they have agreed.
+    pub(super) all_take_bare: bool,
 }
 
 impl<'a> Session<'a> {
     #[inline(always)]
     pub(super) fn new(
-        shared: &'a Shared,
-        ranks: &'a [usize],
-        (identity, call): (u64, u64),
-        (signature, weight): ([u64; 2], f64),
+        group: GroupInfo<'a>,
+        header: Header,
         timeout: Duration,
         last: Option<&'a mut Duration>,
     ) -> Self {
-        let connection = Some(shared.connection());
+        Session::with(group, group.shared.connection(), header, timeout, last)
+    }
+
+    #[inline(always)]
+    pub(super) fn with(
+        GroupInfo { shared, ranks, tag, identity, call, .. }: GroupInfo<'a>,
+        connection: MutexGuard<'a, Connection>,
+        header: Header,
+        timeout: Duration,
+        last: Option<&'a mut Duration>,
+    ) -> Self {
         Session {
             shared,
-            connection,
+            connection: Some(connection),
             ranks,
+            tag,
             identity,
             call,
-            header: Header { identity: identity as u32, call: call as u32, signature, weight },
+            header,
             start: None,
             timeout,
             last,
@@ -106,7 +134,18 @@ impl<'a> Session<'a> {
             grace: None,
             any_notice: false,
             nontemporal: false,
+            is_bare: false,
+            other: None,
+            called_otherwise: SmallVec::new(),
+            all_take_bare: header.takes_bare,
         }
+    }
+
+    /// Continues with messages that were sent to members, and messages being received.
+    pub(super) fn resume(&mut self, sent: impl Iterator<Item = (usize, MessageId)>, received: &[MessageId]) {
+        self.outgoing.extend(sent.map(|(member, message)| (message, member)));
+        // Only a message with a header is ever received again, with its tag.
+        self.incoming.extend(received.iter().map(|message| (*message, self.tag + PIECE_TAG)));
     }
 
     #[inline]
@@ -210,7 +249,11 @@ impl<'a> Session<'a> {
     }
 
     pub(super) fn header_of(&mut self, message: MessageId) -> Header {
-        Header::read(self.messenger().buffer(message))
+        match self.called_otherwise.iter().find(|(it, ..)| *it == message) {
+            Some((.., header)) => *header,
+            None if self.is_bare => self.header,
+            None => Header::read(self.messenger().buffer(message)),
+        }
     }
 
     pub(super) fn data_of(&mut self, message: MessageId) -> &[u8] {
@@ -300,10 +343,17 @@ impl<'a> Session<'a> {
                 let rank = self.ranks[from];
                 self.messenger().receive(message, Some(rank), tag)?;
             }
-            if let Some(failure) = self.pause(from)? {
+            let failure = self.pause(from)?;
+            if self.polls.is_multiple_of(POLLS_PER_CLOCK_READ)
+                && self.has_called_otherwise(message, from, failure.is_some())?
+            {
+                return Ok(());
+            }
+            if let Some(failure) = failure {
                 return match failure {
                     TransportFailure::TimedOut(_) => {
-                        let missing = missing(self.messenger());
+                        let mut missing = missing(self.messenger());
+                        missing.retain(|it| self.called_otherwise.iter().all(|(_, member, _)| it != member));
                         if missing.is_empty() {
                             Err(failure)
                         } else {
@@ -314,6 +364,39 @@ impl<'a> Session<'a> {
                 };
             }
         }
+    }
+
+    /// Returns whether the other kind of first message has arrived from a member instead of `message`, and keeps its
+    /// header.
+    #[cold]
+    fn has_called_otherwise(
+        &mut self,
+        message: MessageId,
+        from: usize,
+        at_once: bool,
+    ) -> Result<bool, TransportFailure> {
+        let (Some(other), rank) = (self.other, self.ranks[from]) else { return Ok(false) };
+        if !self.messenger().has_arrived(rank, other.tag)? {
+            return Ok(false);
+        }
+        // It may be of the member's next call, if the end of `message` is still in flight.
+        if !self.grace_is_over() && !at_once {
+            return Ok(false);
+        }
+        let header = match other.header {
+            Some(header) => header,
+            None => {
+                let first = self.start_recv(from, other.tag)?;
+                while !self.messenger().is_done(first)? {
+                    if let Some(failure) = self.pause(from)? {
+                        return Err(failure);
+                    }
+                }
+                Header::read(self.messenger().buffer(first))
+            }
+        };
+        self.called_otherwise.push((message, from, header));
+        Ok(true)
     }
 
     #[inline]
@@ -427,7 +510,7 @@ mod test {
 
     use super::{
         super::{
-            messenger::{BufferCache, MessageLibrary, Request},
+            messenger::{BufferCache, ErrorCode, MessageLibrary, Request},
             notice::NoticeReceiver,
         },
         *,
@@ -438,24 +521,22 @@ mod test {
 
     /// A request handle is its buffer's address plus the tag.
     impl MessageLibrary for Ready {
-        unsafe fn send(
-            &self,
-            _: *const u8,
-            _: usize,
-            _: usize,
-            _: c_int,
-        ) -> Result<Request, TransportFailure> {
+        unsafe fn send(&self, _: *const u8, _: usize, _: usize, _: c_int) -> Result<Request, ErrorCode> {
             Ok(0)
         }
         unsafe fn receive(
             &self,
             buffer: *mut u8,
+            _: usize,
             _: Option<usize>,
             tag: c_int,
-        ) -> Result<Request, TransportFailure> {
+        ) -> Result<Request, ErrorCode> {
             Ok(buffer as usize + tag as usize)
         }
-        unsafe fn test(&self, request: &mut Request) -> Result<bool, TransportFailure> {
+        fn has_arrived(&self, _: usize, tag: c_int) -> Result<bool, ErrorCode> {
+            Ok(self.0.lock().unwrap().get(&tag).is_some_and(|messages| !messages.is_empty()))
+        }
+        unsafe fn test(&self, request: &mut Request) -> Result<bool, ErrorCode> {
             // Messages start at multiples of 32, and tags are smaller.
             let (tag, buffer) = ((*request % 32) as c_int, (*request / 32 * 32) as *mut u8);
             let message = self.0.lock().unwrap().get_mut(&tag).and_then(VecDeque::pop_front);
@@ -466,23 +547,22 @@ mod test {
             Ok(true)
         }
         unsafe fn cancel(&self, _: Request) {}
+        fn failure(&self, function: &str, code: ErrorCode) -> TransportFailure {
+            let (operation, detail) = (function.into(), format!("{code:?}"));
+            TransportFailure::Library { library: "MPI", operation, detail }
+        }
         fn finish(&mut self) {}
         fn has_ended(&self) -> bool {
             false
         }
     }
 
-    #[test]
-    fn a_message_of_a_failed_group_is_not_taken_for_one_of_the_next() {
-        let header = |identity, call| Header { identity, call, signature: [0; 2], weight: 1.0 };
-        let message = |identity, call| {
-            let mut bytes = vec![0; HEADER_BYTES];
-            header(identity, call).write(&mut bytes);
-            bytes
-        };
-        let messages = HashMap::from([(9, [message(7, 3), message(7, 4), message(8, 1)].into())]);
+    const TIMEOUT: Duration = Duration::from_secs(9);
+
+    /// Returns the state of rank 0 of two, with messages of rank 1 that have arrived.
+    fn shared(messages: impl IntoIterator<Item = (c_int, VecDeque<Vec<u8>>)>) -> Shared {
         let mut messenger = Messenger {
-            library: Box::new(Ready(Mutex::new(messages))),
+            library: Box::new(Ready(Mutex::new(messages.into_iter().collect()))),
             none: 0,
             rank: 0,
             size: 2,
@@ -492,16 +572,67 @@ mod test {
             buffers: BufferCache::default(),
         };
         let notices = NoticeReceiver::new(&mut messenger).unwrap();
-        let shared = Shared {
+        Shared {
             connection: Mutex::new(Connection { messenger, notices }),
             waiting_threads: AtomicUsize::new(0),
             groups: Mutex::default(),
             finalize_timeout: Duration::ZERO,
             panicked: AtomicBool::new(true),
-        };
-        let mut session = Session::new(&shared, &[0, 1], (8, 1), ([0; 2], 1.0), Duration::from_secs(9), None);
+        }
+    }
+
+    fn header(identity: u64, call: u64, signature: [u64; 2]) -> Header {
+        Header::new((identity, call), true, (signature, 1.0))
+    }
+
+    fn bytes(header: Header) -> Vec<u8> {
+        let mut bytes = vec![0; HEADER_BYTES];
+        header.write(&mut bytes);
+        bytes
+    }
+
+    fn group(shared: &Shared) -> GroupInfo<'_> {
+        GroupInfo { shared, ranks: &[0, 1], me: 0, tag: 9, identity: 8, call: 1 }
+    }
+
+    #[test]
+    fn a_message_of_a_failed_group_is_not_taken_for_one_of_the_next() {
+        let messages = [(7, 3), (7, 4), (8, 1)].map(|(identity, call)| bytes(header(identity, call, [0; 2])));
+        let shared = shared([(9, messages.into())]);
+        let mut session = Session::new(group(&shared), header(8, 1, [0; 2]), TIMEOUT, None);
         let message = session.start_recv(1, 9).unwrap();
         session.wait(message, 1, |_| vec![1]).unwrap();
-        assert_eq!(session.header_of(message), header(8, 1));
+        assert_eq!(session.header_of(message), header(8, 1, [0; 2]));
+    }
+
+    #[test]
+    fn a_header_in_place_of_a_bare_message_tells_what_its_sender_called() {
+        let shared = shared([(9, [bytes(header(8, 1, [5, 6]))].into())]);
+        let mut session = Session::new(group(&shared), header(8, 1, [0; 2]), TIMEOUT, None);
+        (session.is_bare, session.other) = (true, Some(OtherCall { tag: 9, header: None }));
+        let message = session.start_recv(1, 12).unwrap();
+        session.wait(message, 1, |_| vec![1]).unwrap();
+        assert_eq!(session.header_of(message), header(8, 1, [5, 6]));
+    }
+
+    #[test]
+    fn a_bare_message_in_place_of_a_header_stands_for_the_signature_agreed_on() {
+        let shared = shared([(12, [vec![1; 8]].into())]);
+        let mut session = Session::new(group(&shared), header(8, 1, [0; 2]), TIMEOUT, None);
+        session.other = Some(OtherCall { tag: 12, header: Some(header(8, 1, [5, 6])) });
+        let message = session.start_recv(1, 9).unwrap();
+        session.wait(message, 1, |_| vec![1]).unwrap();
+        assert_eq!(session.header_of(message), header(8, 1, [5, 6]));
+    }
+
+    #[test]
+    fn a_bare_message_that_comes_as_expected_is_of_this_call() {
+        // The header is of the sender's next call.
+        let shared = shared([(12, [vec![1; 8]].into()), (9, [bytes(header(8, 2, [5, 6]))].into())]);
+        let mut session = Session::new(group(&shared), header(8, 1, [3, 4]), TIMEOUT, None);
+        (session.is_bare, session.other) = (true, Some(OtherCall { tag: 9, header: None }));
+        let message = session.start_recv(1, 12).unwrap();
+        session.wait(message, 1, |_| vec![1]).unwrap();
+        assert_eq!(session.header_of(message), header(8, 1, [3, 4]));
     }
 }

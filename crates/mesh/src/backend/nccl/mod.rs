@@ -24,7 +24,7 @@ pub(crate) use library::available;
 use library::{Config, Driver, Libraries, Nccl, Ptr, UniqueId};
 
 use super::wait::Backoff;
-use crate::comm::{Blocks, Collective, ElementType, ReduceOp, Signature};
+use crate::comm::{Blocks, Collective, CollectiveDType, ReduceOp, Signature};
 
 /// Bytes of the unique id by which ranks find a communicator.
 pub(crate) const ID_BYTES: usize = library::ID_BYTES;
@@ -242,17 +242,17 @@ const IN_PROGRESS: c_int = 7;
 const DRIVER_NOT_READY: c_int = 600;
 const STREAM_NON_BLOCKING: u32 = 1;
 
-fn type_number(element: ElementType) -> c_int {
+fn type_number(element: CollectiveDType) -> c_int {
     match element {
-        ElementType::U8 => 1,
-        ElementType::I32 => 2,
-        ElementType::U32 => 3,
-        ElementType::I64 => 4,
-        ElementType::U64 => 5,
-        ElementType::F16 => 6,
-        ElementType::F32 => 7,
-        ElementType::F64 => 8,
-        ElementType::Bf16 => 9,
+        CollectiveDType::U8 => 1,
+        CollectiveDType::I32 => 2,
+        CollectiveDType::U32 => 3,
+        CollectiveDType::I64 => 4,
+        CollectiveDType::U64 => 5,
+        CollectiveDType::F16 => 6,
+        CollectiveDType::F32 => 7,
+        CollectiveDType::F64 => 8,
+        CollectiveDType::Bf16 => 9,
     }
 }
 

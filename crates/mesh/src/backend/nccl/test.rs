@@ -59,7 +59,7 @@ const SUM: Collective = Collective::AllReduce(ReduceOp::Sum);
 fn operands() -> Operands<'static> {
     let signature = Signature {
         kind: CollectiveKind::AllReduce,
-        element: ElementType::F32,
+        element: CollectiveDType::F32,
         operation: Some(ReduceOp::Sum),
         root: None,
         count: 4,

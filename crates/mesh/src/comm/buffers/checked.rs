@@ -1,5 +1,7 @@
 //! Checks which buffers a rank has in a collective, and their lengths.
 
+use std::borrow::Cow;
+
 use evener_device::Buffer;
 
 use super::super::{
@@ -13,8 +15,33 @@ pub(in crate::comm) struct BufferArgs<'a, T> {
     pub(in crate::comm) collective: Collective,
     pub(in crate::comm) input: Option<&'a Buffer<T>>,
     pub(in crate::comm) output: Option<&'a Buffer<T>>,
-    /// Set if blocks are uneven: this rank's lengths for each rank, or `None` if it sends all the same block.
-    pub(in crate::comm) lengths: Option<Option<&'a [usize]>>,
+    pub(in crate::comm) lengths: BlockLengths<'a>,
+}
+
+/// The lengths of the blocks that this rank sends.
+#[derive(Debug, Clone)]
+pub(in crate::comm) enum BlockLengths<'a> {
+    /// The same on all ranks.
+    Even,
+    /// Any length on each rank: this rank sends its whole input to every rank that receives it.
+    WholeInput,
+    /// Any length for each rank: this rank sends a block of these lengths to each.
+    PerRank(Cow<'a, [usize]>),
+}
+
+impl<'a> BlockLengths<'a> {
+    /// Returns uneven lengths: those for each rank, or that of the whole input.
+    pub(in crate::comm) fn uneven(per_rank: Option<&'a [usize]>) -> Self {
+        per_rank.map_or(BlockLengths::WholeInput, |lengths| BlockLengths::PerRank(lengths.into()))
+    }
+
+    pub(in crate::comm) fn into_owned(self) -> BlockLengths<'static> {
+        match self {
+            BlockLengths::Even => BlockLengths::Even,
+            BlockLengths::WholeInput => BlockLengths::WholeInput,
+            BlockLengths::PerRank(lengths) => BlockLengths::PerRank(lengths.into_owned().into()),
+        }
+    }
 }
 
 /// A collective with this rank's device buffers and the lengths of their blocks, checked.
@@ -39,12 +66,15 @@ impl CallGuard<'_> {
         &mut self,
         args: &BufferArgs<'a, T>,
     ) -> Result<CheckedBuffers<'a, T>> {
-        let BufferArgs { collective, input, output, lengths } = *args;
+        let BufferArgs { collective, input, output, ref lengths } = *args;
         let len = |buffer: Option<&Buffer<T>>| buffer.map_or(0, Buffer::len);
         let (size, is_root) = (self.inner.size(), collective.root() == self.inner.member);
         let agreed = match lengths {
-            Some(lengths) => self.exchange_lengths(collective, T::TYPE, len(input), lengths)?,
-            None => {
+            BlockLengths::WholeInput => self.exchange_lengths(collective, T::TYPE, len(input), None)?,
+            BlockLengths::PerRank(lengths) => {
+                self.exchange_lengths(collective, T::TYPE, len(input), Some(lengths))?
+            }
+            BlockLengths::Even => {
                 let signature = self.signature(collective, T::TYPE, len(input), len(output))?;
                 let (input_blocks, output_blocks) = collective.blocks(size, is_root);
                 let [mine, counts] =

@@ -7,7 +7,7 @@ mod test;
 
 use evener_device::{Buffer, Device, Stream};
 
-pub(super) use self::checked::{BufferArgs, CheckedBuffers};
+pub(super) use self::checked::{BlockLengths, BufferArgs, CheckedBuffers};
 use self::pieces::{Download, Upload, piece_len};
 use super::{
     call::{Call, CollectiveKind, Signature},
@@ -61,7 +61,11 @@ impl Communicator {
     ) -> Result<()> {
         self.inner().wait_for_started();
         self.inner()
-            .call_buffers(device, stream, BufferArgs { collective, input, output, lengths: None })
+            .call_buffers(
+                device,
+                stream,
+                BufferArgs { collective, input, output, lengths: BlockLengths::Even },
+            )
             .map(drop)
     }
 }

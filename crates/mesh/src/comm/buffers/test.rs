@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use evener_device::{
     Api, Inventory, Kernel,
-    testing::{Failure, Fault, Faults},
+    testing::{Fault, Faults, InjectedError},
 };
 use half::f16;
 
@@ -255,7 +255,7 @@ fn a_device_that_fails_is_an_error_on_every_rank() {
                 let buffers = buffers(&device, PIECE_BYTES / 4 + 100);
                 let mut stream = device.stream().unwrap();
                 if world.rank() == 1 {
-                    faults.at(faults.operations() + operation, Fault::Fail(Failure::Lost));
+                    faults.at(faults.operations() + operation, Fault::Fail(InjectedError::Lost));
                 }
                 call(world.communicator(), &device, &mut stream, &buffers)
             });

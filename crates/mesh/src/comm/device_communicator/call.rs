@@ -4,7 +4,11 @@ use evener_device::{Buffer, Device, Event, Stream};
 
 use super::{
     super::{
-        buffers::BufferArgs, collective::Collective, element::Element, error::Result, inner::Inner,
+        buffers::{BlockLengths, BufferArgs},
+        collective::Collective,
+        element::Element,
+        error::Result,
+        inner::Inner,
         pending::PendingCollective,
     },
     DeviceCommunicator, Route,
@@ -22,7 +26,7 @@ impl DeviceCommunicator {
         input: Option<&Buffer<T>>,
         output: Option<&Buffer<T>>,
     ) -> Result<()> {
-        self.call_any(stream, BufferArgs { collective, input, output, lengths: None }).map(drop)
+        self.call_any(stream, BufferArgs { collective, input, output, lengths: BlockLengths::Even }).map(drop)
     }
 
     pub(in crate::comm) fn call_any<T: Element>(
@@ -58,7 +62,7 @@ impl DeviceCommunicator {
         input: Option<&Buffer<T>>,
         output: Option<&Buffer<T>>,
     ) -> PendingCollective<()> {
-        self.start_any(stream, BufferArgs { collective, input, output, lengths: None }, drop)
+        self.start_any(stream, BufferArgs { collective, input, output, lengths: BlockLengths::Even }, drop)
     }
 
     /// Starts a call whose result is `made` of the elements from each rank.
@@ -69,14 +73,13 @@ impl DeviceCommunicator {
         made: fn(Vec<usize>) -> R,
     ) -> PendingCollective<R> {
         let (route, input, output) = (self.route.clone(), input.cloned(), output.cloned());
-        let lengths = lengths.map(|it| it.map(<[usize]>::to_vec));
+        let lengths = lengths.into_owned();
         // If the event could not be recorded, the call fails in its turn.
         let event = stream.record_event();
         self.communicator.start_call(move |inner| {
             let mut stream = event
                 .and_then(|event| stream_after(&route.device, &event))
                 .map_err(|error| inner.device_failed(error))?;
-            let lengths = lengths.as_ref().map(Option::as_deref);
             let args = BufferArgs { collective, input: input.as_ref(), output: output.as_ref(), lengths };
             route.call(inner, &mut stream, args).map(made)
         })

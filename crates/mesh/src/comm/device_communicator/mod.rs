@@ -19,8 +19,8 @@ use super::{
 #[cfg(unix)]
 use crate::backend::nccl::{self, NcclComm};
 
-/// Bytes of a rank's device information.
-const CARD_BYTES: usize = 256;
+/// Bytes of a member's device in messages.
+const DEVICE_BYTES: usize = 256;
 
 /// A communicator whose ranks have a device each.
 ///
@@ -59,8 +59,7 @@ impl Communicator {
     /// Returns a communicator for buffers on this rank's device. Every member calls this, each with its own device; all
     /// choose the same route.
     pub fn with_device(&self, device: &Device) -> Result<DeviceCommunicator> {
-        let cards = self.cards(device)?;
-        let why_not = why_not_nccl(&cards, self.ranks());
+        let why_not = why_not_nccl(&self.all_devices(device)?, self.ranks());
         #[cfg(unix)]
         let (why, direct) = match &why_not {
             None => self.join_nccl(device).map(|(why, direct)| (why, Some(Mutex::new(direct))))?,
@@ -79,32 +78,12 @@ impl Communicator {
         })
     }
 
-    /// Gathers every member's device: its id, its API, the host and card, NCCL's version, and why NCCL is missing.
-    fn cards(&self, device: &Device) -> Result<Vec<[String; 5]>> {
-        let it = device.describe();
-        #[cfg(unix)]
-        let nccl = if it.api == Api::Cuda { nccl::available() } else { Err(String::new()) };
-        #[cfg(not(unix))]
-        let nccl: Result<String, String> = Err("only on Unix so far".into());
-        let host = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let card = it.uuid.clone().or_else(|| it.pci.clone()).unwrap_or_else(|| it.id.to_string());
-        let (version, lack) = match nccl {
-            Ok(version) => (version, String::new()),
-            Err(lack) => (String::new(), lack),
-        };
-        let card = format!("{}/{card}", host.trim());
-        let text = [it.id.to_string(), it.api.to_string(), card, version, lack].join("\n");
-        let mut mine = [0u8; CARD_BYTES];
-        let len = text.len().min(CARD_BYTES);
-        mine[..len].copy_from_slice(&text.as_bytes()[..len]);
-        let mut all = vec![0u8; CARD_BYTES * self.size()];
+    /// Gathers the devices of all members.
+    fn all_devices(&self, device: &Device) -> Result<Vec<MemberDevice>> {
+        let mine = MemberDevice::new(device).encode();
+        let mut all = vec![0u8; DEVICE_BYTES * self.size()];
         self.all_gather(&mine, &mut all)?;
-        let cards = all.chunks_exact(CARD_BYTES).map(|card| {
-            let text = String::from_utf8_lossy(card).trim_end_matches('\0').to_owned();
-            let mut lines = text.split('\n').map(str::to_owned);
-            std::array::from_fn(|_| lines.next().unwrap_or_default())
-        });
-        Ok(cards.collect())
+        Ok(all.chunks_exact(DEVICE_BYTES).map(MemberDevice::decode).collect())
     }
 
     #[cfg(unix)]
@@ -130,17 +109,67 @@ impl Communicator {
     }
 }
 
-/// Returns why these cards cannot use NCCL, or `None` if they can.
-fn why_not_nccl(cards: &[[String; 5]], ranks: &[usize]) -> Option<String> {
-    for (index, [id, api, card, version, lack]) in cards.iter().enumerate() {
+/// A member's device, as the other members know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct MemberDevice {
+    id: String,
+    api: String,
+    /// The host and the card, which differ between any two cards.
+    card: String,
+    /// Empty if NCCL is missing.
+    nccl_version: String,
+    why_no_nccl: String,
+}
+
+impl MemberDevice {
+    fn new(device: &Device) -> Self {
+        let it = device.describe();
+        #[cfg(unix)]
+        let nccl = if it.api == Api::Cuda { nccl::available() } else { Err(String::new()) };
+        #[cfg(not(unix))]
+        let nccl: Result<String, String> = Err("only on Unix so far".into());
+        let host = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let card = it.uuid.clone().or_else(|| it.pci.clone()).unwrap_or_else(|| it.id.to_string());
+        let (nccl_version, why_no_nccl) = match nccl {
+            Ok(version) => (version, String::new()),
+            Err(why) => (String::new(), why),
+        };
+        MemberDevice {
+            id: it.id.to_string(),
+            api: it.api.to_string(),
+            card: format!("{}/{card}", host.trim()),
+            nccl_version,
+            why_no_nccl,
+        }
+    }
+
+    /// Encodes the fields as lines. The last is cut if they are too long.
+    fn encode(&self) -> [u8; DEVICE_BYTES] {
+        let text = [&*self.id, &self.api, &self.card, &self.nccl_version, &self.why_no_nccl].join("\n");
+        let (mut bytes, len) = ([0; DEVICE_BYTES], text.len().min(DEVICE_BYTES));
+        bytes[..len].copy_from_slice(&text.as_bytes()[..len]);
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(bytes);
+        let mut lines = text.trim_end_matches('\0').split('\n').map(str::to_owned);
+        let mut line = || lines.next().unwrap_or_default();
+        MemberDevice { id: line(), api: line(), card: line(), nccl_version: line(), why_no_nccl: line() }
+    }
+}
+
+/// Returns why these devices cannot use NCCL, or `None` if they can.
+fn why_not_nccl(devices: &[MemberDevice], ranks: &[usize]) -> Option<String> {
+    for (index, device) in devices.iter().enumerate() {
         let rank = ranks[index];
-        if *api != Api::Cuda.to_string() {
-            return Some(format!("rank {rank} is on {id}, which is not CUDA"));
+        if device.api != Api::Cuda.to_string() {
+            return Some(format!("rank {rank} is on {}, which is not CUDA", device.id));
         }
-        if version.is_empty() {
-            return Some(format!("rank {rank} has {lack}"));
+        if device.nccl_version.is_empty() {
+            return Some(format!("rank {rank} has {}", device.why_no_nccl));
         }
-        if let Some(other) = cards[..index].iter().position(|it| it[2] == *card) {
+        if let Some(other) = devices[..index].iter().position(|other| other.card == device.card) {
             return Some(format!("ranks {} and {rank} are on the same card", ranks[other]));
         }
     }

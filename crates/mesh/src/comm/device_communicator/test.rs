@@ -3,8 +3,19 @@ use evener_device::{Buffer, Inventory, Stream};
 use super::*;
 use crate::comm::{Element, ReduceOp, World};
 
-fn card(id: &str, api: &str, card: &str, version: &str) -> [String; 5] {
-    [id, api, card, version, "no NCCL"].map(str::to_owned)
+fn card(id: &str, api: &str, card: &str, version: &str) -> MemberDevice {
+    let [id, api, card, nccl_version, why_no_nccl] = [id, api, card, version, "no NCCL"].map(str::to_owned);
+    MemberDevice { id, api, card, nccl_version, why_no_nccl }
+}
+
+#[test]
+fn a_members_device_survives_encoding_and_a_long_reason_is_cut() {
+    let device = card("cuda:0", "cuda", "host/GPU-1", "2.21.5");
+    assert_eq!(MemberDevice::decode(&device.encode()), device);
+    let long = MemberDevice { why_no_nccl: "ü".repeat(DEVICE_BYTES), ..device.clone() };
+    let decoded = MemberDevice::decode(&long.encode());
+    assert!(long.why_no_nccl.starts_with(decoded.why_no_nccl.trim_end_matches('\u{fffd}')), "{decoded:?}");
+    assert_eq!(MemberDevice { why_no_nccl: "no NCCL".into(), ..decoded }, device);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use evener_device::Error;
 
-use super::{Attempt, Dispatcher, InFlight, QueueError, WorkerActivity, WorkerRecord};
+use super::{BatchAttempt, Dispatcher, InFlight, QueueError, WorkerRecord, WorkerState};
 use crate::{
     contain::log,
     queue::device_queue::{PieceItem, WaitingPiece},
@@ -16,7 +16,7 @@ impl<I, O> Dispatcher<I, O> {
     /// Records that a worker's batch has failed.
     pub(in crate::queue) fn failed(&mut self, worker: u64, error: Error, now: Time) {
         // A worker that was removed has no batch.
-        if let Some((device, WorkerActivity::Batch(attempt))) = self.set_idle(worker) {
+        if let Some((device, WorkerState::Batch(attempt))) = self.set_idle(worker) {
             self.attempt_failed(worker, device, &attempt, error, now);
         }
     }
@@ -36,11 +36,11 @@ impl<I, O> Dispatcher<I, O> {
     /// has ended.
     pub(in crate::queue) fn panicked(&mut self, worker: u64, error: Error, now: Time) {
         match self.remove_worker(worker) {
-            Some((device, WorkerActivity::Batch(attempt))) => {
+            Some((device, WorkerState::Batch(attempt))) => {
                 self.attempt_failed(worker, device, &attempt, error, now)
             }
             // The next worker would panic as well.
-            Some((device, WorkerActivity::Preparing { .. })) => {
+            Some((device, WorkerState::Preparing { .. })) => {
                 self.retire(device, error);
                 self.give_up_stranded(now);
             }
@@ -69,7 +69,7 @@ impl<I, O> Dispatcher<I, O> {
         &mut self,
         worker: u64,
         device: usize,
-        attempt: &Attempt,
+        attempt: &BatchAttempt,
         error: Error,
         now: Time,
     ) {
@@ -136,8 +136,8 @@ impl<I, O> Dispatcher<I, O> {
             return;
         }
         it.health.record_failure(error, now);
-        let is_outdated = |worker: &WorkerRecord| match &worker.activity {
-            WorkerActivity::Preparing { generation: of, .. } => worker.device == device && *of <= generation,
+        let is_outdated = |worker: &WorkerRecord| match &worker.state {
+            WorkerState::Preparing { generation: of, .. } => worker.device == device && *of <= generation,
             _ => false,
         };
         let outdated: Vec<u64> = self

@@ -169,7 +169,7 @@ impl Simulation {
             prepare: if random.percent(50) { ms(2_000) } else { ms(300_000) },
             silence: random.percent(50).then(|| ms(5_000 + random.below(10_000))),
         };
-        let batch = Batch {
+        let batch = BatchLimits {
             pieces: if random.percent(50) { 1 } else { 1 + random.below(6) as usize },
             delay: if random.percent(50) { ms(0) } else { ms(random.below(100)) },
         };
@@ -317,7 +317,7 @@ impl Simulation {
                 return;
             }
             Next::Prepare => Work::Prepare,
-            Next::Run(super::Work { items, first, count, .. }) => {
+            Next::Run(super::BatchItems { items, first, count, .. }) => {
                 Work::Batch(items[first..first + count].to_vec())
             }
         };
@@ -327,7 +327,7 @@ impl Simulation {
         if let Work::Batch(pieces) = &work {
             assert_eq!(ready_for, Some(generation));
             self.check_batch(device, generation, pieces, was_working);
-            let Some(WorkerRecord { activity: WorkerActivity::Batch(attempt), .. }) =
+            let Some(WorkerRecord { state: WorkerState::Batch(attempt), .. }) =
                 self.dispatcher.workers.get(&number)
             else {
                 panic!("worker {number} gets a batch that the dispatcher does not know of")

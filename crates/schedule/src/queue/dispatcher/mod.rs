@@ -47,7 +47,7 @@ pub(super) struct Limits {
 
 /// How pieces are batched.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Batch {
+pub(super) struct BatchLimits {
     /// Maximum number of pieces in a batch.
     pub(super) pieces: usize,
     /// Maximum time that a piece waits for a batch to fill.
@@ -80,7 +80,7 @@ pub(super) struct Dispatcher<I, O> {
     in_flight: BTreeMap<u64, InFlight<I, O>>,
     /// The stragglers among them, found by the last watch: other devices may run copies.
     stragglers: Vec<u64>,
-    batch: Batch,
+    batch: BatchLimits,
     /// Maximum number of pieces without a result.
     pub(super) capacity: usize,
     next_worker: u64,
@@ -118,19 +118,20 @@ pub(super) struct Settled<I, O> {
 /// The dispatcher's record of one worker.
 struct WorkerRecord {
     device: usize,
-    activity: WorkerActivity,
+    state: WorkerState,
     /// Whether it has run a batch since it prepared its device.
     warm: bool,
 }
 
-enum WorkerActivity {
+/// What a worker of a queue does.
+enum WorkerState {
     Idle,
     /// Prepares this generation of its device.
     Preparing {
-        span: Span,
+        stopwatch: Stopwatch,
         generation: u64,
     },
-    Batch(Attempt),
+    Batch(BatchAttempt),
 }
 
 /// A batch of pieces that at least one worker runs.
@@ -144,12 +145,12 @@ struct InFlight<I, O> {
 }
 
 /// A batch that one worker runs.
-struct Attempt {
+struct BatchAttempt {
     /// The batch's number.
     flight: u64,
     /// Number of pieces.
     pieces: usize,
-    span: Span,
+    stopwatch: Stopwatch,
     /// The generation of its device.
     generation: u64,
     /// Whether it tries a device in quarantine.
@@ -170,16 +171,16 @@ enum Evidence {
     DoneElsewhere { expected: Duration },
 }
 
-/// A running time span, without the time in which the process was stopped.
+/// Measures a running time, without the time in which the process was stopped.
 #[derive(Debug, Clone, Copy)]
-struct Span {
+struct Stopwatch {
     began: Time,
     paused: Duration,
 }
 
-impl Span {
-    fn new(began: Time) -> Span {
-        Span { began, paused: Duration::ZERO }
+impl Stopwatch {
+    fn new(began: Time) -> Stopwatch {
+        Stopwatch { began, paused: Duration::ZERO }
     }
 
     /// Time since the beginning.
@@ -194,7 +195,7 @@ impl Span {
 }
 
 /// A batch for a worker: `count` of these items, from `first` on. The first piece has this number.
-pub(super) struct Work<I> {
+pub(super) struct BatchItems<I> {
     pub(super) items: Arc<[I]>,
     pub(super) first: usize,
     pub(super) count: usize,
@@ -202,14 +203,14 @@ pub(super) struct Work<I> {
 }
 
 /// The next action of a worker.
-pub(super) type Next<I> = executor::Next<Work<I>>;
+pub(super) type Next<I> = executor::Next<BatchItems<I>>;
 
 impl<I, O> Dispatcher<I, O> {
     pub(super) fn new(
         devices: Vec<DeviceQueue<I, O>>,
         balancer: BalancerSettings,
         limits: Limits,
-        batch: Batch,
+        batch: BatchLimits,
         capacity: usize,
     ) -> Self {
         Dispatcher {
@@ -218,7 +219,7 @@ impl<I, O> Dispatcher<I, O> {
             workers: BTreeMap::new(),
             in_flight: BTreeMap::new(),
             stragglers: Vec::new(),
-            batch: Batch { pieces: batch.pieces.max(1), ..batch },
+            batch: BatchLimits { pieces: batch.pieces.max(1), ..batch },
             capacity: capacity.max(1),
             next_worker: 0,
             next_flight: 0,
@@ -290,34 +291,35 @@ impl<I, O> Dispatcher<I, O> {
         let number = self.next_worker;
         self.next_worker += 1;
         self.devices[device].workers += 1;
-        self.workers.insert(number, WorkerRecord { device, activity: WorkerActivity::Idle, warm: false });
+        self.workers.insert(number, WorkerRecord { device, state: WorkerState::Idle, warm: false });
         number
     }
 
-    /// Removes a worker. Returns its device and activity.
-    fn remove_worker(&mut self, worker: u64) -> Option<(usize, WorkerActivity)> {
-        let WorkerRecord { device, activity, .. } = self.workers.remove(&worker)?;
+    /// Removes a worker. Returns its device and state.
+    fn remove_worker(&mut self, worker: u64) -> Option<(usize, WorkerState)> {
+        let WorkerRecord { device, state, .. } = self.workers.remove(&worker)?;
         self.devices[device].workers -= 1;
-        self.release_activity(worker, device, &activity);
-        Some((device, activity))
+        self.leave_state(worker, device, &state);
+        Some((device, state))
     }
 
-    /// Makes a worker idle. Returns its device and last activity, or `None` if it was removed.
-    fn set_idle(&mut self, worker: u64) -> Option<(usize, WorkerActivity)> {
-        let WorkerRecord { device, activity, .. } = self.workers.get_mut(&worker)?;
-        let (device, activity) = (*device, std::mem::replace(activity, WorkerActivity::Idle));
-        self.release_activity(worker, device, &activity);
-        Some((device, activity))
+    /// Makes a worker idle. Returns its device and last state, or `None` if it was removed.
+    fn set_idle(&mut self, worker: u64) -> Option<(usize, WorkerState)> {
+        let WorkerRecord { device, state, .. } = self.workers.get_mut(&worker)?;
+        let (device, state) = (*device, std::mem::replace(state, WorkerState::Idle));
+        self.leave_state(worker, device, &state);
+        Some((device, state))
     }
 
-    fn release_activity(&mut self, worker: u64, device: usize, activity: &WorkerActivity) {
+    /// Updates the counts of a device whose worker leaves a state.
+    fn leave_state(&mut self, worker: u64, device: usize, state: &WorkerState) {
         let it = &mut self.devices[device];
-        match activity {
-            WorkerActivity::Idle => {}
-            WorkerActivity::Preparing { .. } => it.preparing -= 1,
-            WorkerActivity::Batch(_) => it.active -= 1,
+        match state {
+            WorkerState::Idle => {}
+            WorkerState::Preparing { .. } => it.preparing -= 1,
+            WorkerState::Batch(_) => it.active -= 1,
         }
-        if !matches!(activity, WorkerActivity::Idle) {
+        if !matches!(state, WorkerState::Idle) {
             // The next watch sets it again, if another worker of the device is late.
             it.stall = Default::default();
         }
@@ -345,23 +347,30 @@ impl<I, O> Dispatcher<I, O> {
             Some(Pick::Later(due)) if ready_for.is_some() => Some(due),
             Some(pick) => {
                 let canary = !self.devices[device].health.is_working();
-                let (activity, next) = if ready_for.is_none() {
+                let (state, next) = if ready_for.is_none() {
                     self.devices[device].preparing += 1;
-                    (WorkerActivity::Preparing { span: Span::new(now), generation }, Next::Prepare)
+                    (WorkerState::Preparing { stopwatch: Stopwatch::new(now), generation }, Next::Prepare)
                 } else {
                     let Some((flight, pieces, next)) = self.begin(worker, device, pick) else {
                         return Next::Wait { until: None };
                     };
-                    let (span, evidence) = (Span::new(now), Evidence::Pending);
-                    let attempt =
-                        Attempt { flight, pieces, span, generation, canary, first: !warm, evidence };
-                    (WorkerActivity::Batch(attempt), next)
+                    let (stopwatch, evidence) = (Stopwatch::new(now), Evidence::Pending);
+                    let attempt = BatchAttempt {
+                        flight,
+                        pieces,
+                        stopwatch,
+                        generation,
+                        canary,
+                        first: !warm,
+                        evidence,
+                    };
+                    (WorkerState::Batch(attempt), next)
                 };
                 if canary {
                     self.devices[device].canary_worker = Some(worker);
                 }
                 if let Some(worker) = self.workers.get_mut(&worker) {
-                    worker.activity = activity;
+                    worker.state = state;
                 }
                 return next;
             }
@@ -404,7 +413,11 @@ impl<I, O> Dispatcher<I, O> {
         (0..count).for_each(|_| it.device.counters.begin());
         log!(trace, device = %it.device.id, batch = number, pieces = count, is_copy, "a batch begins");
         let (items, first) = (flight.items.clone(), flight.first);
-        Some((number, count, Next::Run(Work { items, first, count, number: flight.tickets[0].key.number })))
+        Some((
+            number,
+            count,
+            Next::Run(BatchItems { items, first, count, number: flight.tickets[0].key.number }),
+        ))
     }
 
     /// Records that a worker has prepared its device, for up to `max_pieces` pieces at once.
@@ -418,10 +431,10 @@ impl<I, O> Dispatcher<I, O> {
     /// Records a worker's results. Returns them if they are not needed: another device was first, or the worker was
     /// declared hung.
     pub(super) fn finished(&mut self, worker: u64, results: Vec<O>, now: Time) -> Option<Vec<O>> {
-        let Some((device, WorkerActivity::Batch(attempt))) = self.set_idle(worker) else {
+        let Some((device, WorkerState::Batch(attempt))) = self.set_idle(worker) else {
             return Some(results);
         };
-        let took = attempt.span.age(now);
+        let took = attempt.stopwatch.age(now);
         if let Some(worker) = self.workers.get_mut(&worker) {
             worker.warm = true;
         }
@@ -465,7 +478,7 @@ impl<I, O> Dispatcher<I, O> {
             let evidence = done_by.map_or(Evidence::None, |(by, took)| Evidence::DoneElsewhere {
                 expected: took.mul_f64(self.times_as_slow(device, by)),
             });
-            if let Some(WorkerRecord { activity: WorkerActivity::Batch(attempt), .. }) =
+            if let Some(WorkerRecord { state: WorkerState::Batch(attempt), .. }) =
                 self.workers.get_mut(worker)
                 && attempt.flight == number
             {

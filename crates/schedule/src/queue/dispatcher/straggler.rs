@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use evener_device::Error;
 
-use super::{Attempt, Dispatcher, Evidence, InFlight, WorkerActivity, WorkerRecord};
+use super::{BatchAttempt, Dispatcher, Evidence, InFlight, WorkerRecord, WorkerState};
 use crate::{
     contain::log,
     run::{LaneState, Time},
@@ -103,10 +103,10 @@ impl<I, O> Dispatcher<I, O> {
         }
         self.last_watch = Some(now);
         for worker in self.workers.values_mut() {
-            match &mut worker.activity {
-                WorkerActivity::Idle => {}
-                WorkerActivity::Preparing { span, .. } => span.pause(due, now),
-                WorkerActivity::Batch(attempt) => attempt.span.pause(due, now),
+            match &mut worker.state {
+                WorkerState::Idle => {}
+                WorkerState::Preparing { stopwatch, .. } => stopwatch.pause(due, now),
+                WorkerState::Batch(attempt) => attempt.stopwatch.pause(due, now),
             }
         }
         log!(debug, ?late, "the process was stopped for a while");
@@ -120,40 +120,40 @@ impl<I, O> Dispatcher<I, O> {
             let Some(after) = self.workers.get(&worker).and_then(|worker| self.hung_for(worker, now)) else {
                 continue;
             };
-            let Some((device, activity)) = self.remove_worker(worker) else { continue };
+            let Some((device, state)) = self.remove_worker(worker) else { continue };
             let id = self.devices[device].device.id.clone();
-            let operation = if matches!(activity, WorkerActivity::Batch(_)) {
+            let operation = if matches!(state, WorkerState::Batch(_)) {
                 "running a piece"
             } else {
                 "preparing the device"
             };
             let error = Error::TimedOut { device: id, operation: operation.into(), after };
             log!(warn, %error, "a device has hung");
-            match activity {
-                WorkerActivity::Idle => {}
-                WorkerActivity::Preparing { generation, .. } => {
+            match state {
+                WorkerState::Idle => {}
+                WorkerState::Preparing { generation, .. } => {
                     self.quarantine(device, generation, error, now);
                     self.give_up_stranded(now);
                 }
-                WorkerActivity::Batch(attempt) => self.attempt_failed(worker, device, &attempt, error, now),
+                WorkerState::Batch(attempt) => self.attempt_failed(worker, device, &attempt, error, now),
             }
         }
     }
 
     /// A hung worker's time without an answer; `None` if it has not hung.
     fn hung_for(&self, worker: &WorkerRecord, now: Time) -> Option<Duration> {
-        let (age, limit) = match &worker.activity {
-            WorkerActivity::Idle => return None,
-            WorkerActivity::Preparing { span, .. } => (span.age(now), self.limits.prepare),
-            WorkerActivity::Batch(attempt) => {
-                (attempt.span.age(now), self.attempt_limit(worker.device, attempt, now)?)
+        let (age, limit) = match &worker.state {
+            WorkerState::Idle => return None,
+            WorkerState::Preparing { stopwatch, .. } => (stopwatch.age(now), self.limits.prepare),
+            WorkerState::Batch(attempt) => {
+                (attempt.stopwatch.age(now), self.attempt_limit(worker.device, attempt, now)?)
             }
         };
         (age >= limit).then_some(age)
     }
 
     /// The age at which an attempt is hung; `None` if that is not known now.
-    fn attempt_limit(&self, device: usize, attempt: &Attempt, now: Time) -> Option<Duration> {
+    fn attempt_limit(&self, device: usize, attempt: &BatchAttempt, now: Time) -> Option<Duration> {
         if self.limits.piece.is_some() {
             return self.limits.piece;
         }
@@ -174,7 +174,7 @@ impl<I, O> Dispatcher<I, O> {
             Evidence::Pending => {
                 let flight = self.in_flight.get(&attempt.flight)?;
                 let is_silent =
-                    attempt.span.age(now) >= self.silence() && self.is_without_evidence(flight, now);
+                    attempt.stopwatch.age(now) >= self.silence() && self.is_without_evidence(flight, now);
                 is_silent.then(|| self.silence())
             }
         }
@@ -195,12 +195,12 @@ impl<I, O> Dispatcher<I, O> {
 
     /// Whether a worker's current activity is older than the silence limit.
     fn is_silent(&self, worker: u64, now: Time) -> bool {
-        let span = self.workers.get(&worker).and_then(|worker| match &worker.activity {
-            WorkerActivity::Idle => None,
-            WorkerActivity::Preparing { span, .. } => Some(span),
-            WorkerActivity::Batch(attempt) => Some(&attempt.span),
+        let stopwatch = self.workers.get(&worker).and_then(|worker| match &worker.state {
+            WorkerState::Idle => None,
+            WorkerState::Preparing { stopwatch, .. } => Some(stopwatch),
+            WorkerState::Batch(attempt) => Some(&attempt.stopwatch),
         });
-        span.is_some_and(|span| span.age(now) >= self.silence())
+        stopwatch.is_some_and(|stopwatch| stopwatch.age(now) >= self.silence())
     }
 
     /// Whether a device that does not run a batch may still do so, and give evidence about those that do.
@@ -228,8 +228,8 @@ impl<I, O> Dispatcher<I, O> {
     fn can_copy(&self, device: usize, flight: &InFlight<I, O>) -> bool {
         let generation = self.devices[device].device.generation();
         let runs_it = |worker: &u64| {
-            self.workers.get(worker).is_some_and(|worker| match &worker.activity {
-                WorkerActivity::Batch(attempt) => worker.device == device && attempt.generation == generation,
+            self.workers.get(worker).is_some_and(|worker| match &worker.state {
+                WorkerState::Batch(attempt) => worker.device == device && attempt.generation == generation,
                 _ => false,
             })
         };
@@ -251,8 +251,8 @@ impl<I, O> Dispatcher<I, O> {
     /// The attempts at a batch: their devices and ages.
     fn attempts(&self, flight: &InFlight<I, O>, now: Time) -> impl Iterator<Item = (usize, Duration)> {
         flight.running.iter().filter_map(move |worker| match self.workers.get(worker)? {
-            WorkerRecord { device, activity: WorkerActivity::Batch(attempt), .. } => {
-                Some((*device, attempt.span.age(now)))
+            WorkerRecord { device, state: WorkerState::Batch(attempt), .. } => {
+                Some((*device, attempt.stopwatch.age(now)))
             }
             _ => None,
         })
@@ -296,10 +296,10 @@ impl<I, O> Dispatcher<I, O> {
         let it = &self.devices[device];
         let (mut late, mut is_preparing, mut canary_is_late) = (0, false, false);
         for (&number, worker) in self.workers.iter().filter(|(_, worker)| worker.device == device) {
-            match &worker.activity {
-                WorkerActivity::Batch(attempt)
-                    if attempt.span.age(now) >= self.straggler_after(device, attempt.pieces, 1) => {}
-                WorkerActivity::Preparing { span, .. } if span.age(now) >= MIN_STRAGGLER_AGE => {
+            match &worker.state {
+                WorkerState::Batch(attempt)
+                    if attempt.stopwatch.age(now) >= self.straggler_after(device, attempt.pieces, 1) => {}
+                WorkerState::Preparing { stopwatch, .. } if stopwatch.age(now) >= MIN_STRAGGLER_AGE => {
                     is_preparing = true
                 }
                 _ => continue,
@@ -322,9 +322,9 @@ impl<I, O> Dispatcher<I, O> {
         if self.limits.piece.is_some() || now.saturating_sub(quiet_since) < LOG_INTERVAL {
             return;
         }
-        let plain = |worker: &WorkerRecord| match &worker.activity {
-            WorkerActivity::Batch(attempt) if !self.devices[worker.device].may_hang => {
-                Some((worker.device, attempt.span.age(now)))
+        let plain = |worker: &WorkerRecord| match &worker.state {
+            WorkerState::Batch(attempt) if !self.devices[worker.device].may_hang => {
+                Some((worker.device, attempt.stopwatch.age(now)))
             }
             _ => None,
         };

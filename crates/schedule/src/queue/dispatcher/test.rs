@@ -12,8 +12,8 @@ fn ms(milliseconds: u64) -> Time {
     Time::from_millis(milliseconds)
 }
 
-fn alone() -> Batch {
-    Batch { pieces: 1, delay: Duration::ZERO }
+fn alone() -> BatchLimits {
+    BatchLimits { pieces: 1, delay: Duration::ZERO }
 }
 
 /// Submits a piece without a home.
@@ -52,14 +52,14 @@ fn queued(dispatcher: &TestDispatcher) -> Vec<usize> {
 fn begin(dispatcher: &mut TestDispatcher, worker: u64, now: Time) -> Option<u32> {
     let generation = dispatcher.devices[worker as usize].device.generation();
     match dispatcher.next_work(worker, Some(generation), now) {
-        Next::Run(super::Work { items, first, .. }) => Some(items[first]),
+        Next::Run(super::BatchItems { items, first, .. }) => Some(items[first]),
         _ => None,
     }
 }
 
 /// Whether a worker gets this piece.
 fn is_piece(next: &Next<u32>, piece: u32) -> bool {
-    matches!(next, Next::Run(super::Work { items, first, .. }) if items[*first] == piece)
+    matches!(next, Next::Run(super::BatchItems { items, first, .. }) if items[*first] == piece)
 }
 
 fn lost() -> Error {
@@ -171,9 +171,9 @@ fn priorities_order_own_and_shared_pieces_together() {
 #[test]
 fn a_batch_has_the_first_pieces_and_is_taken_when_it_is_full_or_due() {
     let mut dispatcher = dispatcher(&[10.0]);
-    dispatcher.batch = Batch { pieces: 3, delay: ms(20) };
+    dispatcher.batch = BatchLimits { pieces: 3, delay: ms(20) };
     let size = |next: &Next<u32>| match next {
-        Next::Run(super::Work { items, .. }) => items.to_vec(),
+        Next::Run(super::BatchItems { items, .. }) => items.to_vec(),
         _ => Vec::new(),
     };
     submit(&mut dispatcher, 0, 0, ms(0));
@@ -197,11 +197,13 @@ fn a_batch_has_the_first_pieces_and_is_taken_when_it_is_full_or_due() {
     assert_eq!(dispatcher.outstanding, 5);
     for _ in 0..5 {
         let next = dispatcher.next_work(0, Some(1), ms(200));
-        assert!(matches!(next, Next::Run(super::Work { count: 1, .. })) || dispatcher.shared_len() == 0);
-        let Next::Run(super::Work { count, .. }) = next else { break };
+        assert!(
+            matches!(next, Next::Run(super::BatchItems { count: 1, .. })) || dispatcher.shared_len() == 0
+        );
+        let Next::Run(super::BatchItems { count, .. }) = next else { break };
         dispatcher.finished(0, vec![0; count], ms(200));
     }
-    let Next::Run(super::Work { count, .. }) = dispatcher.next_work(0, Some(1), ms(220)) else {
+    let Next::Run(super::BatchItems { count, .. }) = dispatcher.next_work(0, Some(1), ms(220)) else {
         return assert_eq!(dispatcher.outstanding, 0);
     };
     dispatcher.finished(0, vec![0; count], ms(220));
@@ -211,7 +213,7 @@ fn a_batch_has_the_first_pieces_and_is_taken_when_it_is_full_or_due() {
 #[test]
 fn a_piece_with_a_home_is_not_left_to_a_worker_of_another_device() {
     let mut dispatcher = dispatcher(&[10.0, 10.0]);
-    dispatcher.batch = Batch { pieces: 3, delay: ms(20) };
+    dispatcher.batch = BatchLimits { pieces: 3, delay: ms(20) };
     submit(&mut dispatcher, 0, 0, ms(0));
     assert!(matches!(dispatcher.next_work(0, Some(0), ms(1)), Next::Wait { until: Some(_) }));
     dispatcher.devices[0].timers += 1;
@@ -224,15 +226,15 @@ fn a_piece_with_a_home_is_not_left_to_a_worker_of_another_device() {
 #[test]
 fn a_batch_that_does_not_fit_is_halved_and_its_device_stays_well() {
     let mut dispatcher = dispatcher(&[10.0]);
-    dispatcher.batch = Batch { pieces: 8, delay: ms(0) };
+    dispatcher.batch = BatchLimits { pieces: 8, delay: ms(0) };
     (0..16).for_each(|item| drop(submit(&mut dispatcher, item, 0, ms(0))));
-    assert!(matches!(dispatcher.next_work(0, Some(0), ms(0)), Next::Run(super::Work { count: 8, .. })));
+    assert!(matches!(dispatcher.next_work(0, Some(0), ms(0)), Next::Run(super::BatchItems { count: 8, .. })));
     let (device, operation, detail) = ("cpu".into(), "a test".into(), String::new());
     let error = Error::OutOfMemory { device, operation, requested: 1, available: None, detail };
     dispatcher.failed(0, error, ms(1));
     assert!(dispatcher.devices[0].health.is_working());
     let mut sizes = Vec::new();
-    while let Next::Run(super::Work { count, .. }) = dispatcher.next_work(0, Some(0), ms(1)) {
+    while let Next::Run(super::BatchItems { count, .. }) = dispatcher.next_work(0, Some(0), ms(1)) {
         sizes.push(count);
         assert!(dispatcher.finished(0, vec![0; count], ms(1)).is_none());
     }
@@ -489,7 +491,7 @@ fn a_canary_does_not_wait_for_an_attempt_from_before_the_quarantine() {
     let workers = [dispatcher.add_worker(0), dispatcher.add_worker(0)];
     let answers = [0, 1].map(|item| submit(&mut dispatcher, item, 0, ms(0)).0);
     for worker in workers {
-        assert!(matches!(dispatcher.next_work(worker, Some(0), ms(0)), Next::Run(super::Work { .. })));
+        assert!(matches!(dispatcher.next_work(worker, Some(0), ms(0)), Next::Run(super::BatchItems { .. })));
     }
     dispatcher.failed(workers[1], lost(), ms(1));
     let mut now = ms(0);
@@ -519,7 +521,7 @@ fn a_canary_does_not_wait_for_workers_that_prepare_an_old_generation() {
     (0..3).for_each(|item| push(&mut dispatcher, 0, item, 0));
     assert!(matches!(dispatcher.next_work(workers[0], None, ms(0)), Next::Prepare));
     dispatcher.prepared(workers[0], u64::MAX);
-    assert!(matches!(dispatcher.next_work(workers[0], Some(0), ms(0)), Next::Run(super::Work { .. })));
+    assert!(matches!(dispatcher.next_work(workers[0], Some(0), ms(0)), Next::Run(super::BatchItems { .. })));
     assert!(matches!(dispatcher.next_work(workers[1], None, ms(0)), Next::Prepare));
     assert!(matches!(dispatcher.next_work(workers[2], None, ms(0)), Next::Prepare));
     dispatcher.failed(workers[0], lost(), ms(1));
@@ -614,7 +616,7 @@ fn a_workers_first_piece_is_not_judged_by_another_devices_time() {
     submit(&mut dispatcher, 9, 0, now);
     assert!(matches!(dispatcher.next_work(worker, None, now), Next::Prepare));
     dispatcher.prepared(worker, u64::MAX);
-    assert!(matches!(dispatcher.next_work(worker, Some(1), now), Next::Run(super::Work { .. })));
+    assert!(matches!(dispatcher.next_work(worker, Some(1), now), Next::Run(super::BatchItems { .. })));
     watch(&mut dispatcher, &mut now, ms(5_510));
     assert_eq!(begin(&mut dispatcher, 1, now), Some(9));
     now += ms(1);
@@ -739,7 +741,7 @@ impl Drive {
             (Assignment::Idle, _) => {}
         }
         self.workers[index].3 = match self.dispatcher.next_work(worker, self.workers[index].2, self.now) {
-            Next::Run(super::Work { count, .. }) => Assignment::Batch(count),
+            Next::Run(super::BatchItems { count, .. }) => Assignment::Batch(count),
             Next::Prepare => {
                 self.workers[index].2 = Some(self.dispatcher.devices[device].device.generation());
                 Assignment::Ready
@@ -799,7 +801,7 @@ proptest::proptest! {
         let devices = (0..count).map(|index| DeviceQueue::new(device(index), 10.0 + index as f64, 2, true));
         let settings = BalancerSettings { interval: ms(100), ..BalancerSettings::default() };
         let limits = Limits { prepare: Duration::from_secs(5), ..no_limits() };
-        let batch = Batch { pieces: 4, delay: ms(30) };
+        let batch = BatchLimits { pieces: 4, delay: ms(30) };
         let dispatcher = Dispatcher::new(devices.collect(), settings, limits, batch, 1000);
         let (workers, answers, keys) = (Vec::new(), Vec::new(), Vec::new());
         let mut drive = Drive { dispatcher, workers, answers, keys, now: ms(0) };

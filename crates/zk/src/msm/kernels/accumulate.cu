@@ -25,13 +25,18 @@ extern "C" __global__ void __launch_bounds__(ACCUMULATE_GROUP, ACCUMULATE_GROUPS
     uint2 current = runs[run];
     unsigned run_end = runs[run + 1].x;
     G1Xyzz sum = g1_infinity();
-    // The next point is loaded while this one is added.
     unsigned entry = entries[first];
     unsigned next_entry = entries[min(first + 1, end - 1)];
     G1Affine point = load(points + (entry & 0x7fffffffu));
 #pragma unroll 1
     for (unsigned at = first + 1; ; at++) {
-        const G1Affine next = load(points + (next_entry & 0x7fffffffu));
+        // The next point is on its way while this one is added.
+        const G1Affine *next_point = points + (next_entry & 0x7fffffffu);
+#if LOADS_AHEAD
+        const G1Affine next = load(next_point);
+#else
+        asm volatile("prefetch.global.L1 [%0];" ::"l"(next_point));
+#endif
         const unsigned entry_after = entries[min(at + 1, end - 1)];
         if (entry >> 31) point = g1_affine_neg(point);
         // The sum that begins a bucket is infinite. With these branches the compiler sees that the addition needs the point
@@ -51,7 +56,11 @@ extern "C" __global__ void __launch_bounds__(ACCUMULATE_GROUP, ACCUMULATE_GROUPS
             current = runs[run];
             run_end = runs[run + 1].x;
         }
+#if LOADS_AHEAD
         point = next;
+#else
+        point = load(next_point);
+#endif
         entry = next_entry;
         next_entry = entry_after;
     }

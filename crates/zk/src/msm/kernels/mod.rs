@@ -224,7 +224,13 @@ fn of_group(name: &'static str, emitter: Emitter, group: Group, cuda: &str, wgsl
         Group::G1 => body.to_owned(),
         Group::G2 => body.replace("G1", "G2").replace("g1_", "g2_"),
     };
+    // A kernel has one addition: as a function that is called, it would pass its points through memory.
+    let inlined = match dialect {
+        Dialect::CudaC => "#define ZK_G2_INLINE __forceinline__\n",
+        Dialect::Wgsl => "",
+    };
     let text = [
+        inlined.to_owned(),
         definitions(dialect),
         field::source(emitter, fields),
         curve::source(emitter, group),
@@ -253,7 +259,12 @@ fn default_groups_per_unit(group: Group) -> u32 {
 }
 
 fn accumulate(emitter: Emitter, group: Group, groups_per_unit: u32) -> Kernel {
-    let cuda = format!("#define ACCUMULATE_GROUPS {groups_per_unit}\n{}", include_str!("accumulate.cu"));
+    // The registers of a thread hold one more point of G1, but not of G2.
+    let loads_ahead = u32::from(group == Group::G1);
+    let cuda = format!(
+        "#define ACCUMULATE_GROUPS {groups_per_unit}\n#define LOADS_AHEAD {loads_ahead}\n{}",
+        include_str!("accumulate.cu")
+    );
     of_group("accumulate", emitter, group, &cuda, include_str!("accumulate.wgsl"))
         .reads::<Limbs>()
         .reads::<u32>()
@@ -315,13 +326,6 @@ mod with_nvrtc {
                         let start = std::time::Instant::now();
                         let compiled = compile_kernel(card, &kernel);
                         println!("{emitter:?} {group:?} {card} {}: {:?}", kernel.name(), start.elapsed());
-                        if let Ok(folder) = std::env::var("EVENER_TEST_CUBIN_DIR") {
-                            let file =
-                                format!("{folder}/{emitter:?}-{group:?}-{card}-{}.cubin", kernel.name());
-                            std::fs::write(file.replace(".cubin", ".cu"), kernel.cuda_source().unwrap())
-                                .unwrap();
-                            std::fs::write(file, compiled.as_ref().unwrap()).unwrap();
-                        }
                         assert!(!compiled.unwrap().is_empty());
                     }
                 }

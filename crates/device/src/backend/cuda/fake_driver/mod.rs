@@ -244,7 +244,7 @@ fn tensors_of_the_card_are_exported_and_imported_in_place() {
     tensor = Device::cpu().any_buffer(DType::U8, 64).unwrap().to_dlpack(&[64]).unwrap();
     // SAFETY: as for the first import.
     let error = unsafe { device.import_dlpack(tensor) }.unwrap_err();
-    assert!(error.to_string().contains("it is not the processor"), "{error}");
+    assert!(error.to_string().contains("the device is not the processor"), "{error}");
     tensor = any.slice(8..).unwrap().to_dlpack(&[56]).unwrap();
     // SAFETY: as for the first import.
     let error = unsafe { device.import_dlpack(tensor) }.unwrap_err();
@@ -253,5 +253,5 @@ fn tensors_of_the_card_are_exported_and_imported_in_place() {
     tensor = any.to_dlpack(&[64]).unwrap();
     // SAFETY: as for the first import.
     let error = unsafe { Device::cpu().import_dlpack(tensor) }.unwrap_err();
-    assert!(error.to_string().contains("it is not a CUDA device"), "{error}");
+    assert!(error.to_string().contains("the device is not a CUDA device"), "{error}");
 }

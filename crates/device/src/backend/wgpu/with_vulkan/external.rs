@@ -205,6 +205,8 @@ fn a_buffer_that_is_adopted_twice_is_the_same_memory() {
     // After the last handle is dropped, the buffer can be adopted again.
     drop((own, program, stream));
     assert_eq!(evener.buffer_over_wgpu::<u8>(&theirs).unwrap().len(), 4 * LEN);
+    // Evener's own then has the size that was allocated.
+    assert_eq!(evener.buffer_over_wgpu::<u8>(&ours).unwrap().len(), 4096);
     assert_eq!(caller.errors.load(SeqCst), 0);
 }
 
@@ -229,6 +231,45 @@ fn a_buffer_that_the_caller_was_given_is_not_reused() {
     ours.destroy();
     let again = evener.buffer_from(&[1u32; LEN]).unwrap();
     assert_eq!(evener.stream().unwrap().download(&again).unwrap().wait().unwrap(), [1; LEN]);
+}
+
+/// The message of the panic of a call.
+fn panic_of(call: impl FnOnce()) -> String {
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_err();
+    panic.downcast_ref::<&str>().unwrap().to_string()
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn a_panic_of_the_callers_callback_is_the_callers_and_the_device_stays_usable() {
+    let caller = Caller::new();
+    let evener = caller.evener();
+    let buffer = evener.buffer_from(&[1u32; LEN]).unwrap();
+    let mut stream = evener.stream().unwrap();
+    // During a poll.
+    stream.zero(&buffer).unwrap();
+    stream.flush().unwrap();
+    caller.queue.on_submitted_work_done(|| panic!("in a poll"));
+    assert_eq!(panic_of(|| drop(stream.wait())), "in a poll");
+    stream.wait().unwrap();
+    // During a submission.
+    stream.fill(&buffer, 7).unwrap();
+    caller.queue.on_submitted_work_done(|| panic!("in a submission"));
+    assert_eq!(panic_of(|| drop(stream.flush())), "in a submission");
+    assert_eq!(stream.download(&buffer).unwrap().wait().unwrap(), [7; LEN]);
+    // A stream that is dropped by such a panic runs another panicking callback.
+    let mut other = evener.stream().unwrap();
+    other.zero(&buffer).unwrap();
+    caller.queue.on_submitted_work_done(|| panic!("first"));
+    let panic = panic_of(|| {
+        let mut dropped = evener.stream().unwrap();
+        dropped.zero(&buffer).unwrap();
+        caller.queue.on_submitted_work_done(|| panic!("second"));
+        let _ = other.flush();
+    });
+    assert!(panic == "first" || panic == "second", "{panic}");
+    evener.stream().unwrap().wait().unwrap();
+    assert_eq!(caller.errors.load(SeqCst), 0);
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! Memory on the device and on the host.
 
-use super::*;
+use super::{
+    super::{host::StagingCaches, open::open_device},
+    *,
+};
 
 #[test]
 #[ignore = "needs a Vulkan device"]
@@ -81,6 +84,43 @@ fn memory_is_reused_zeroed_and_freed() {
     drop(again);
     device.trim();
     assert_eq!(device.memory().cached_bytes, 0);
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn freed_memory_is_kept_up_to_the_cap_and_no_more() {
+    const BYTES: usize = 64 << 10;
+    const CAP: u64 = 4 * BYTES as u64;
+    let source = vulkan();
+    // The cache of device memory keeps a quarter of it.
+    let memory_bytes = Some(4 * CAP);
+    let described = Description { id: "vulkan:capped".into(), memory_bytes, ..source.describe().clone() };
+    let adapter = adapters(Api::Vulkan).unwrap().into_iter().find(|it| it.get_info().name == described.name);
+    let mut open = open_device(&described, &adapter.unwrap()).unwrap();
+    open.staging = StagingCaches::with_caps(CAP);
+    let (device, open) = device_of(WgpuBackend::of(open), &described);
+    let buffers: Vec<_> = (0..10).map(|_| device.buffer::<u8>(BYTES).unwrap()).collect();
+    assert_eq!((device.memory().in_use_bytes, device.memory().cached_bytes), (10 * BYTES as u64, 0));
+    drop(buffers);
+    assert_eq!((device.memory().in_use_bytes, device.memory().cached_bytes), (0, CAP));
+    // Host memory, dropped by the host.
+    let usage = |direction| open.staging.usage(direction);
+    let hosts: Vec<_> =
+        (0..10).map(|_| device.host_buffer::<u8>(BYTES, Direction::Download).unwrap()).collect();
+    drop(hosts);
+    assert_eq!(usage(Direction::Download).cached_bytes, CAP);
+    // Dropped by the host before it has waited for the copy.
+    let (buffer, mut stream) = (device.buffer::<u8>(BYTES).unwrap(), device.stream().unwrap());
+    let upload = |_| {
+        let host = device.host_buffer::<u8>(BYTES, Direction::Upload).unwrap();
+        stream.upload_host(host, &buffer).unwrap()
+    };
+    let uploads: Vec<_> = (0..10).map(upload).collect();
+    stream.flush().unwrap();
+    drop(uploads);
+    stream.wait().unwrap();
+    let usage = usage(Direction::Upload);
+    assert_eq!((usage.in_use_bytes, usage.cached_bytes), (0, CAP));
 }
 
 #[test]

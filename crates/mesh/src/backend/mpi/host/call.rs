@@ -261,3 +261,98 @@ impl<'a> SharedMemoryCall<'a> {
         unsafe { reduce::called(&self.signature, &self.weights, vectors, range) };
     }
 }
+
+#[cfg(test)]
+mod test {
+    use std::{sync::Arc, thread, time::Duration};
+
+    use super::{super::slots::SharedSlots, *};
+    use crate::{
+        backend::LeaveReason,
+        comm::{CollectiveDType, ReduceOp},
+    };
+
+    const TIMEOUT: Duration = Duration::from_secs(60);
+
+    /// Two members of one process: the memory is the same.
+    fn two_members() -> (Arc<SharedSlots>, [HostBarrier; 2]) {
+        let slots = Arc::new(super::super::make(2, 77).unwrap().0);
+        let barriers = [0, 1].map(|me| HostBarrier::new(slots.clone(), me, true));
+        (slots, barriers)
+    }
+
+    /// Adds the vectors of all members.
+    fn all_reduce(barrier: &mut HostBarrier, vector: &mut [f32]) -> Result<(), TransportFailure> {
+        let signature = Signature {
+            kind: CollectiveKind::AllReduce,
+            element: CollectiveDType::F32,
+            operation: Some(ReduceOp::Sum),
+            root: None,
+            count: vector.len() as u64,
+            before: None,
+        };
+        let output = bytemuck::cast_slice_mut(vector);
+        let mut call = Call { signature, weight: 1.0, input: &[], output, lengths: &[] };
+        SharedMemoryCall::new(barrier, CallDeadline::new(TIMEOUT, &|| {}), &call).run(&mut call)
+    }
+
+    #[test]
+    fn a_member_closed_after_it_has_arrived_fails_the_next_step_and_leaves_its_page() {
+        let (slots, [mut one, mut other]) = two_members();
+        one.write(0, &[1; 8], false);
+        other.write(0, &[2; 8], false);
+        slots.arrive(1, 1).unwrap();
+        slots.close_own(1, &LeaveReason::Left, &[]);
+        // It had arrived, so its page counts.
+        one.arrive_and_wait(&mut CallDeadline::new(TIMEOUT, &|| {})).unwrap();
+        assert_eq!(one.read_area(1, 0, 8), [2; 8]);
+        // The member itself does not get past the step, and so never writes to this page again.
+        other.step = 1;
+        let closed = other.arrive_and_wait(&mut CallDeadline::new(TIMEOUT, &|| {})).unwrap_err();
+        assert!(matches!(closed, TransportFailure::MemberLeft(1, LeaveReason::Left)), "{closed}");
+        assert_eq!(one.read_area(1, 0, 8), [2; 8]);
+        let error = one.arrive_and_wait(&mut CallDeadline::new(TIMEOUT, &|| {})).unwrap_err();
+        assert!(matches!(error, TransportFailure::MemberLeft(1, LeaveReason::Left)), "{error}");
+    }
+
+    /// Another thread closes a member's slot at any point of a call of many steps. The call gives the right result on
+    /// both members, or an error on both.
+    #[test]
+    fn a_member_closed_during_a_call_gives_no_wrong_result() {
+        // A call of one step, and calls of several.
+        for (len, rounds) in [(100, 200), (1_000_000, 60)] {
+            let (mut succeeded, mut failed) = (0, 0);
+            for round in 0..rounds {
+                let (slots, [mut one, mut other]) = two_members();
+                let run = |barrier: &mut HostBarrier, number: f32| {
+                    let mut vector = vec![number; len];
+                    // Not the first call: pages are used again.
+                    all_reduce(barrier, &mut vector.clone())?;
+                    all_reduce(barrier, &mut vector)?;
+                    Ok(vector.iter().filter(|it| **it != 3.0).count())
+                };
+                let close = || slots.close_own(1, &LeaveReason::Left, &[]);
+                // Certainly before the call, however slowly threads start.
+                let is_closed_first = round == 0;
+                if is_closed_first {
+                    close();
+                }
+                let results: [Result<usize, TransportFailure>; 2] = thread::scope(|scope| {
+                    let threads = [scope.spawn(|| run(&mut one, 1.0)), scope.spawn(|| run(&mut other, 2.0))];
+                    // From before the call to after it.
+                    thread::sleep(Duration::from_micros(round * if len > 1000 { 200 } else { 2 }));
+                    if !is_closed_first {
+                        close();
+                    }
+                    threads.map(|thread| thread.join().unwrap())
+                });
+                match &results {
+                    [Ok(0), Ok(0)] => succeeded += 1,
+                    [Err(_), Err(_)] => failed += 1,
+                    _ => panic!("{len} elements, round {round}: wrong elements are {results:?}"),
+                }
+            }
+            assert!(failed > 0, "{len} elements: closed too late, {succeeded} times");
+        }
+    }
+}
