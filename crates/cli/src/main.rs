@@ -1,5 +1,6 @@
 //! The `evener` command.
 
+mod bench;
 mod color;
 mod completions;
 mod demo;
@@ -93,6 +94,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Bench(bench::Arguments),
     Demo(demo::Arguments),
     Devices(devices::Arguments),
     Merkle(Box<merkle::Arguments>),
@@ -117,6 +119,7 @@ const TOPIC: &str = "{about-with-newline}";
 
 const AFTER_HELP: &str = "\
 Examples:
+  evener bench zk           measure Groth16 proofs and their arithmetic
   evener demo               build a Merkle tree on all devices of this machine
   evener devices --measure  list the devices and measure their rates
   evener merkle FILE        compute the Merkle root of a file on all devices
@@ -143,6 +146,7 @@ fn main() -> ExitCode {
     verbosity.init_logging();
     return_file_size_errors();
     let result = match command {
+        Command::Bench(arguments) => bench::run(arguments, verbosity),
         Command::Demo(arguments) => demo::run(arguments, verbosity),
         Command::Devices(arguments) => devices::run(arguments, verbosity),
         Command::Merkle(arguments) => merkle::run(*arguments, verbosity),

@@ -196,6 +196,26 @@ fn a_key_without_a_contribution_needs_an_option() {
     assert_eq!(output.status.code(), Some(3), "the key is another now: {}", stderr(&output));
 }
 
+/// `EVENER_TEST_SNARKJS` names a folder in which npm has installed snarkjs.
+#[test]
+#[ignore = "needs snarkjs"]
+fn with_snarkjs_every_proof_of_a_measurement_is_valid_there() {
+    let tools = std::env::var_os("EVENER_TEST_SNARKJS").expect("EVENER_TEST_SNARKJS names a folder with node_modules");
+    let script = Path::new(&tools).join("node_modules/snarkjs/build/cli.cjs");
+    let folder = tempfile::tempdir().unwrap();
+    let prove = ["prove", "--devices", "cpu", "--bench", "2^9", "--proofs", "3", "--out", "."];
+    assert!(evener(folder.path(), &prove).status.success());
+    let verify = |public: &str, proof: &str| {
+        let mut node = std::process::Command::new("node");
+        node.arg(&script).args(["groth16", "verify", "verification_key.json", public, proof]);
+        node.current_dir(folder.path()).output().unwrap().status.success()
+    };
+    for number in 0..3 {
+        assert!(verify(&format!("{number}.public.json"), &format!("{number}.proof.json")));
+    }
+    assert!(!verify("0.public.json", "1.proof.json"));
+}
+
 #[test]
 fn a_measurement_needs_no_files_and_its_proofs_can_be_kept() {
     let folder = tempfile::tempdir().unwrap();

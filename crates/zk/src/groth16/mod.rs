@@ -10,6 +10,7 @@ mod prover;
 mod randomness;
 mod setup;
 mod task;
+mod trapdoor;
 mod verify;
 mod witness;
 
@@ -23,6 +24,7 @@ pub use self::{
     prover::{Batch, Prover},
     setup::{R1cs, Squares},
     task::{Engines, ProofMaker, Worker},
+    trapdoor::Trapdoor,
     verify::{Proof, Proved, VerifyingKey},
     witness::Witness,
 };
