@@ -73,7 +73,9 @@ fn text_has_a_table_for_each_measurement_and_quiet_a_line_for_each_row() {
     let lines: Vec<Vec<&str>> = stdout(&output).lines().map(|line| line.split(' ').collect()).collect();
     assert_eq!(lines.len(), 3, "{lines:?}");
     assert_eq!(lines[1][..4], ["groth16", "8", "evener", "cpu"], "{lines:?}");
-    assert!(lines.iter().all(|line| line.len() == 5 && line[4].parse::<f64>().is_ok_and(|value| value > 0.0)));
+    assert!(
+        lines.iter().all(|line| line.len() == 5 && line[4].parse::<f64>().is_ok_and(|value| value > 0.0))
+    );
     assert_eq!(stderr(&output), "");
 }
 
@@ -133,7 +135,10 @@ fn snarkrs_proves_the_same_files_and_may_fail_or_hang() {
             rows.iter().find(|row| row["by"] == by).unwrap().clone()
         };
         assert!(row("evener, .zkey")["median_s"].as_f64().unwrap() > 0.0);
-        assert_eq!((row("snarkrs cpu")["median_s"].as_f64(), row("snarkrs cpu")["first_s"].as_f64()), (Some(0.2), Some(1.2)));
+        assert_eq!(
+            (row("snarkrs cpu")["median_s"].as_f64(), row("snarkrs cpu")["first_s"].as_f64()),
+            (Some(0.2), Some(1.2))
+        );
         let reason = |by: &str| row(by)["not_measured"].as_str().unwrap().to_owned();
         // What fails once is not tried with larger circuits.
         let (failed, hung) = match index {

@@ -261,10 +261,7 @@ fn possible_values_are_listed() {
         (&["sim", "--help"], &["equal", "proportional", "dynamic", "adaptive"]),
         (&["mesh", "bench", "--help"], &["all_reduce", "all_to_all", "barrier", "sum", "average"]),
         (&["demo", "--help"], &["auto", "always", "never"]),
-        (
-            &["bench", "zk", "--help"],
-            &["field", "msm", "ntt", "groth16", "start", "cpu", "wgpu", "cuda"],
-        ),
+        (&["bench", "zk", "--help"], &["field", "msm", "ntt", "groth16", "start", "cpu", "wgpu", "cuda"]),
     ] {
         let output = run(command);
         let text = stdout(&output);

@@ -200,7 +200,8 @@ fn a_key_without_a_contribution_needs_an_option() {
 #[test]
 #[ignore = "needs snarkjs"]
 fn with_snarkjs_every_proof_of_a_measurement_is_valid_there() {
-    let tools = std::env::var_os("EVENER_TEST_SNARKJS").expect("EVENER_TEST_SNARKJS names a folder with node_modules");
+    let tools = std::env::var_os("EVENER_TEST_SNARKJS")
+        .expect("EVENER_TEST_SNARKJS names a folder with node_modules");
     let script = Path::new(&tools).join("node_modules/snarkjs/build/cli.cjs");
     let folder = tempfile::tempdir().unwrap();
     let prove = ["prove", "--devices", "cpu", "--bench", "2^9", "--proofs", "3", "--out", "."];

@@ -191,14 +191,17 @@ const WARM_UP: Duration = Duration::from_secs(60);
 
 /// Proves batches that are not measured, until every device that takes part has compiled its kernels and loaded the key.
 /// `first` is the batch before.
-fn warm_up(prover: &Prover, first: Batch, witnesses: impl Fn() -> evener_zk::Result<Vec<Witness>>) -> Result<()> {
+fn warm_up(
+    prover: &Prover,
+    first: Batch,
+    witnesses: impl Fn() -> evener_zk::Result<Vec<Witness>>,
+) -> Result<()> {
     let began = Instant::now();
     let is_ready = |batch: &Batch| {
         batch.report().is_none_or(|report| report.devices.iter().all(|device| device.items > 0))
     };
-    let is_alone = |batch: &Batch| {
-        batch.report().is_none_or(|report| report.devices.len() + report.left_out.len() == 1)
-    };
+    let is_alone =
+        |batch: &Batch| batch.report().is_none_or(|report| report.devices.len() + report.left_out.len() == 1);
     if is_alone(&first) {
         return Ok(());
     }

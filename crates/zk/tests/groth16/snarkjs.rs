@@ -208,7 +208,8 @@ fn with_snarkjs_proofs_for_an_arkworks_key_are_valid_there() {
     let tools = Tools::find();
     let sizes = std::env::var("EVENER_TEST_SNARKJS_SIZES").unwrap_or("10:3".into());
     for size in sizes.split(',') {
-        let (log, count) = size.split_once(':').expect("EVENER_TEST_SNARKJS_SIZES is a list such as 16:4,20:2");
+        let (log, count) =
+            size.split_once(':').expect("EVENER_TEST_SNARKJS_SIZES is a list such as 16:4,20:2");
         let (log, count): (u32, u64) = (log.parse().unwrap(), count.parse().unwrap());
         let circuit = Squares::filling(log);
         let start = std::time::Instant::now();

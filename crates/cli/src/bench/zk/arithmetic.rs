@@ -149,8 +149,7 @@ impl Bench<'_> {
     pub(super) fn ntt(&mut self) -> Result<()> {
         let log = self.sizes.ntt;
         let len = 1usize << log;
-        let mut section =
-            Section::new("ntt", Some(log), format!("NTT of 2^{log} elements on the device"));
+        let mut section = Section::new("ntt", Some(log), format!("NTT of 2^{log} elements on the device"));
         let elements: Vec<Fr> =
             (0..len as u64).into_par_iter().map(|index| -Fr::from(index * index + 1)).collect();
         let domain = Radix2EvaluationDomain::<Fr>::new(len).context("the domain is too large")?;

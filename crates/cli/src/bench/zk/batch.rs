@@ -100,20 +100,14 @@ pub(super) fn run(
 }
 
 /// Proves batches on some devices once all of them are ready. Returns the median time, and the report of the last batch.
-fn measure(
-    circuit: &Circuit,
-    devices: &[Device],
-    count: usize,
-    rounds: usize,
-) -> Result<(Duration, Report)> {
+fn measure(circuit: &Circuit, devices: &[Device], count: usize, rounds: usize) -> Result<(Duration, Report)> {
     let prover = Prover::load(&pool(devices)?, circuit.key.clone()).all_devices();
     let witnesses =
         |count: usize| -> Result<Vec<Witness>> { (0..count as u64).map(|it| circuit.witness(it)).collect() };
     // Until every device has compiled its kernels, loaded the key and proved.
     let mut warm_ups = 0;
-    let is_ready = |report: &Report| {
-        report.devices.iter().filter(|device| device.items > 0).count() == devices.len()
-    };
+    let is_ready =
+        |report: &Report| report.devices.iter().filter(|device| device.items > 0).count() == devices.len();
     while !is_ready(&prove(&prover, witnesses(4 * devices.len())?)?.1) {
         warm_ups += 1;
         if warm_ups == MAX_WARM_UPS {

@@ -144,11 +144,7 @@ impl Sizes {
         let mut circuits = if arguments.log.is_empty() { circuits.to_vec() } else { arguments.log.clone() };
         circuits.sort_unstable();
         circuits.dedup();
-        Sizes {
-            msm: arguments.msm_log.unwrap_or(msm),
-            ntt: arguments.ntt_log.unwrap_or(ntt),
-            circuits,
-        }
+        Sizes { msm: arguments.msm_log.unwrap_or(msm), ntt: arguments.ntt_log.unwrap_or(ntt), circuits }
     }
 }
 

@@ -149,8 +149,8 @@ impl Bench<'_> {
             let prover = Prover::load(&pool(std::slice::from_ref(device))?, key.clone());
             let (first, first_time) = timed(|| prover.prove(Witness::read(files.wtns())?));
             first?;
-            let mut row = Row::of(device)
-                .median(self.time_proofs(&prover, |_| Ok(Witness::read(files.wtns())?))?);
+            let mut row =
+                Row::of(device).median(self.time_proofs(&prover, |_| Ok(Witness::read(files.wtns())?))?);
             row.by += ", .zkey";
             row.first_s = Some(first_time.as_secs_f64());
             section.rows.push(row);

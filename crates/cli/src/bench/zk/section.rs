@@ -94,7 +94,8 @@ impl Section {
     /// The fastest implementation of others.
     fn best_peer(&self) -> Option<&Row> {
         let peers = self.rows.iter().filter(|row| row.is_peer() && row.speed().is_some());
-        peers.max_by(|one, other| one.speed().partial_cmp(&other.speed()).unwrap_or(std::cmp::Ordering::Equal))
+        peers
+            .max_by(|one, other| one.speed().partial_cmp(&other.speed()).unwrap_or(std::cmp::Ordering::Equal))
     }
 
     pub(super) fn text(&self) -> String {

@@ -116,7 +116,9 @@ impl Snarkrs {
             progress.step(format!("2^{log}: snarkrs {}", backend.name()));
             let mut row = match backend {
                 Backend::Cpu => Row::of_peer("snarkrs cpu"),
-                _ => Row { by: format!("snarkrs {}", backend.name()), on: "its GPU".into(), ..Row::default() },
+                _ => {
+                    Row { by: format!("snarkrs {}", backend.name()), on: "its GPU".into(), ..Row::default() }
+                }
             };
             let measured = match failed {
                 Some(reason) => Err(format!("at a smaller size: {reason}")),
@@ -208,7 +210,14 @@ mod test {
         let table = "host,mode,rep,ms,prepare_ms,verified\nx,warm,1,30.5,1200,yes\nx,warm,2,10.5,1200,yes\nx,warm,3,20.5,1200,yes\n";
         let (proof, prepare) = parse(table).unwrap();
         assert_eq!((proof, prepare), (Duration::from_micros(20_500), Duration::from_millis(1200)));
-        for wrong in ["", "ms,prepare_ms\n", "ms\n3\n", "ms,prepare_ms\n3\n", "ms,prepare_ms\n3,x\n", "ms,prepare_ms\n-1,0\n"] {
+        for wrong in [
+            "",
+            "ms,prepare_ms\n",
+            "ms\n3\n",
+            "ms,prepare_ms\n3\n",
+            "ms,prepare_ms\n3,x\n",
+            "ms,prepare_ms\n-1,0\n",
+        ] {
             assert!(parse(wrong).is_err(), "{wrong:?}");
         }
     }
