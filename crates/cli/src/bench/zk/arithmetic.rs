@@ -20,6 +20,7 @@ use super::{
     section::{Row, Section},
     timing::{median_of, timed},
 };
+use crate::output::format_time;
 
 /// 32-bit multiplies in a product: two rows of eight words for each word, with both halves of each result.
 const MULTIPLIES_PER_PRODUCT: f64 = 2.0 * 2.0 * 64.0 + 8.0;
@@ -36,23 +37,7 @@ impl Bench<'_> {
         let mut section = Section::new("field_products", None, "Products in the scalar field".into());
         for device in self.devices.iter().filter(|device| is_gpu(device)) {
             self.progress.step(format!("products on {}", device.id()));
-            let rates = load_rates(device).map_or_else(|| measure(device), Ok)?;
-            let chosen = Emitter::for_device(device)?;
-            for &emitter in Emitter::candidates(device)? {
-                let per_product = median_of(self.rounds(), || {
-                    Ok(Duration::from_secs_f64(1e9 / emitter.products_per_s(device)?))
-                })?;
-                let per_s = 1e9 / per_product.as_secs_f64();
-                // Software devices multiply 64-bit words, as the host does.
-                let is_hardware = device.describe().kind != DeviceKind::Software;
-                let share = per_s * MULTIPLIES_PER_PRODUCT / rates.int32_multiplies_per_s;
-                let mark = if emitter == chosen { ", used" } else { "" };
-                let mut row = Row::of(device);
-                row.by = format!("{} {emitter:?}{mark}", row.by);
-                row.per_s = Some(per_s);
-                row.ceiling_share = is_hardware.then_some(share);
-                section.rows.push(row);
-            }
+            section.add(device, self.field_on(device));
         }
         self.progress.step("products on all cores");
         let threads = rayon::current_num_threads() as u64;
@@ -72,6 +57,24 @@ impl Bench<'_> {
         self.add(section)
     }
 
+    fn field_on(&self, device: &Device) -> Result<Vec<Row>> {
+        let rates = load_rates(device).map_or_else(|| measure(device), Ok)?;
+        let chosen = Emitter::for_device(device)?;
+        let row = |&emitter: &Emitter| {
+            let per_giga = median_of(self.rounds(), || {
+                Ok(Duration::from_secs_f64(1e9 / emitter.products_per_s(device)?))
+            })?;
+            let per_s = 1e9 / per_giga.as_secs_f64();
+            let mark = if emitter == chosen { ", used" } else { "" };
+            let mut row = Row::of(device);
+            row.by = format!("{} {emitter:?}{mark}", row.by);
+            row.per_s = Some(per_s);
+            row.ceiling_share = share(device, per_s * MULTIPLIES_PER_PRODUCT / rates.int32_multiplies_per_s);
+            Ok(row)
+        };
+        Emitter::candidates(device)?.iter().map(row).collect()
+    }
+
     /// Measures multi-scalar multiplications in a group. The scalars are copied to the device in the measured time.
     pub(super) fn msm<P: MsmGroup>(&mut self, name: &'static str, group: &str) -> Result<()> {
         let log = self.sizes.msm;
@@ -88,39 +91,46 @@ impl Bench<'_> {
         })?;
         for device in self.devices.iter().filter(|device| is_gpu(device)) {
             self.progress.step(format!("{group} MSM on {}", device.id()));
-            let products = Emitter::for_device(device)?.products_per_s(device)?;
-            let (bases, loading) = timed(|| MsmBases::<P>::upload(device, &points));
-            let bases = bases?;
-            let took = self.time_msm(&bases, &scalars, &expected, "random")?;
-            let (bits, windows, has_tables) = bases.windows().context("no points")?;
-            let least = points.len() as f64 * f64::from(windows) * products_per_addition(P::GROUP) / products;
-            let mut row = Row::of(device).median(took);
-            row.ceiling_share = Some(least / took.as_secs_f64());
-            section.rows.push(row);
-            let tables = if has_tables { " from tables" } else { "" };
-            section.notes.push(format!(
-                "{}: {windows} windows of {bits} bits{tables}; loading the points took {:.0} ms",
-                device.id(),
-                1e3 * loading.as_secs_f64()
-            ));
-            let mut slowest = (0.0, "");
-            for (what, scalars) in skewed(&scalars) {
-                let expected = P::msm_on_host(&points, &scalars);
-                let skewed = self.time_msm(&bases, &scalars, &expected, what)?;
-                let ratio = skewed.as_secs_f64() / took.as_secs_f64();
-                if ratio > slowest.0 {
-                    slowest = (ratio, what);
-                }
-            }
-            section.notes.push(format!(
-                "{}: skewed scalars take at most {:.2} times as long ({})",
-                device.id(),
-                slowest.0,
-                slowest.1
-            ));
+            let measured = self.msm_on(device, &points, &scalars, &expected, &mut section.notes);
+            section.add(device, measured.map(|row| vec![row]));
         }
         section.rows.push(Row::of_peer("arkworks").median(host));
         self.add(section)
+    }
+
+    fn msm_on<P: MsmGroup>(
+        &self,
+        device: &Device,
+        points: &[P::Affine],
+        scalars: &[Fr],
+        expected: &P,
+        notes: &mut Vec<String>,
+    ) -> Result<Row> {
+        let products = Emitter::for_device(device)?.products_per_s(device)?;
+        let (bases, loading) = timed(|| MsmBases::<P>::upload(device, points));
+        let bases = bases?;
+        let took = self.time_msm(&bases, scalars, expected, "random")?;
+        let (bits, windows, has_tables) = bases.windows().context("no points")?;
+        let least = points.len() as f64 * f64::from(windows) * products_per_addition(P::GROUP) / products;
+        let mut row = Row::of(device).median(took);
+        row.ceiling_share = share(device, least / took.as_secs_f64());
+        let (id, loading) = (device.id(), format_time(loading.as_secs_f64()));
+        let tables = if has_tables { " from tables" } else { "" };
+        notes.push(format!(
+            "{id}: {windows} windows of {bits} bits{tables}; loading the points took {loading}"
+        ));
+        let mut slowest = (0.0, "");
+        for (what, scalars) in skewed(scalars) {
+            let expected = P::msm_on_host(points, &scalars);
+            let skewed = self.time_msm(&bases, &scalars, &expected, what)?;
+            let ratio = skewed.as_secs_f64() / took.as_secs_f64();
+            if ratio > slowest.0 {
+                slowest = (ratio, what);
+            }
+        }
+        let (ratio, what) = slowest;
+        notes.push(format!("{id}: skewed scalars take at most {ratio:.2} times as long ({what})"));
+        Ok(row)
     }
 
     fn time_msm<P: MsmGroup>(
@@ -135,7 +145,7 @@ impl Bench<'_> {
         let mut run = || -> Result<P> { Ok(bases.queue_shared(&mut workspace, &shared)?.wait()?) };
         let check = |found: P| match found == *expected {
             true => Ok(()),
-            false => bail!("{}: the sum with {what} scalars differs from arkworks'", bases.device().id()),
+            false => bail!("the sum with {what} scalars differs from arkworks'"),
         };
         check(run()?)?;
         median_of(self.rounds(), || {
@@ -161,42 +171,51 @@ impl Bench<'_> {
         let limbs: Vec<Limbs> = elements.par_iter().map(|element| Limbs::from(*element)).collect();
         for device in self.devices.iter().filter(|device| is_gpu(device)) {
             self.progress.step(format!("NTT on {}", device.id()));
-            let ntt = Ntt::new(device, log)?;
-            let (mut stream, data) = (device.stream()?, device.buffer_from(&limbs)?);
-            ntt.ntt(&mut stream, &data)?;
-            let found = stream.download(&data)?.wait()?;
-            if found.par_iter().zip(&expected).any(|(found, expected)| *found != Limbs::from(*expected)) {
-                bail!("{}: the transform differs from arkworks'", device.id());
-            }
-            type Transform<'a> = &'a dyn Fn(&mut Stream) -> evener_device::Result<()>;
-            let kinds: [(&str, Transform<'_>); 2] = [
-                ("natural order", &|stream| ntt.ntt(stream, &data)),
-                ("bit-reversed output", &|stream| {
-                    ntt.to_bit_reversed(stream, &data, Root::Forward, Scale::None)
-                }),
-            ];
-            let products = Emitter::for_device(device)?.products_per_s(device)?;
-            for (order, transform) in kinds {
-                let took = median_of(self.rounds(), || {
-                    stream.wait()?;
-                    let (result, took) = timed(|| -> Result<()> {
-                        for _ in 0..TRANSFORMS_IN_A_ROW {
-                            transform(&mut stream)?;
-                        }
-                        Ok(stream.wait()?)
-                    });
-                    result.map(|()| took / TRANSFORMS_IN_A_ROW)
-                })?;
-                let mut row = Row::of(device).median(took);
-                let least = (len / 2) as f64 * f64::from(log) / products;
-                row.ceiling_share = Some(least / took.as_secs_f64());
-                row.by = format!("{}, {order}", row.by);
-                section.rows.push(row);
-            }
+            section.add(device, self.ntt_on(device, log, &limbs, &expected));
         }
         section.rows.push(Row::of_peer("arkworks").median(host));
         self.add(section)
     }
+
+    fn ntt_on(&self, device: &Device, log: u32, elements: &[Limbs], expected: &[Fr]) -> Result<Vec<Row>> {
+        let ntt = Ntt::new(device, log)?;
+        let (mut stream, data) = (device.stream()?, device.buffer_from(elements)?);
+        ntt.ntt(&mut stream, &data)?;
+        let found = stream.download(&data)?.wait()?;
+        if found.par_iter().zip(expected).any(|(found, expected)| *found != Limbs::from(*expected)) {
+            bail!("the transform differs from arkworks'");
+        }
+        type Transform<'a> = &'a dyn Fn(&mut Stream) -> evener_device::Result<()>;
+        let orders: [(&str, Transform<'_>); 2] = [
+            ("natural order", &|stream| ntt.ntt(stream, &data)),
+            ("bit-reversed output", &|stream| ntt.to_bit_reversed(stream, &data, Root::Forward, Scale::None)),
+        ];
+        let least = (elements.len() / 2) as f64 * f64::from(log)
+            / Emitter::for_device(device)?.products_per_s(device)?;
+        let mut rows = Vec::new();
+        for (order, transform) in orders {
+            let took = median_of(self.rounds(), || {
+                stream.wait()?;
+                let (result, took) = timed(|| -> Result<()> {
+                    for _ in 0..TRANSFORMS_IN_A_ROW {
+                        transform(&mut stream)?;
+                    }
+                    Ok(stream.wait()?)
+                });
+                result.map(|()| took / TRANSFORMS_IN_A_ROW)
+            })?;
+            let mut row = Row::of(device).median(took);
+            row.ceiling_share = share(device, least / took.as_secs_f64());
+            row.by = format!("{}, {order}", row.by);
+            rows.push(row);
+        }
+        Ok(rows)
+    }
+}
+
+/// Returns the share of a ceiling. Software devices have none: they multiply 64-bit words, as the host does.
+fn share(device: &Device, share: f64) -> Option<f64> {
+    (device.describe().kind != DeviceKind::Software).then_some(share)
 }
 
 /// Products of the addition of an affine point in XYZZ coordinates: ten, in the second group of three each, where two are

@@ -11,7 +11,7 @@ mod timing;
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use evener_device::{Device, DeviceKind, Inventory};
 use evener_zk::field::Emitter;
@@ -182,20 +182,11 @@ pub(crate) fn run(arguments: &Arguments, verbosity: Verbosity) -> Result<()> {
     }
     let snarkrs = Snarkrs::find(arguments)?;
     progress.step("choosing the field arithmetic of each device");
-    let machine = describe(&devices)?;
+    let machine = describe(&devices);
     progress.print(&text(&machine))?;
-    let bench = Bench { arguments, devices, sizes, progress, snarkrs, sections: Vec::new() };
-    let result = bench.run();
-    bench_result(arguments, verbosity, machine, result)
-}
-
-fn bench_result(
-    arguments: &Arguments,
-    verbosity: Verbosity,
-    machine: Machine,
-    sections: Result<Vec<Section>>,
-) -> Result<()> {
-    let sections = sections?;
+    let sections = Bench { arguments, devices, sizes, progress, snarkrs, sections: Vec::new() }.run()?;
+    // What a device fails in does not keep the others from being measured.
+    let failed: Vec<String> = sections.iter().flat_map(Section::failures).collect();
     if arguments.json {
         #[derive(Serialize)]
         struct Outcome {
@@ -207,7 +198,10 @@ fn bench_result(
     } else if verbosity.is_quiet() {
         write_out(&sections.iter().map(Section::lines).collect::<String>())?;
     }
-    Ok(())
+    match failed.as_slice() {
+        [] => Ok(()),
+        failed => bail!("{}", failed.join("; ")),
+    }
 }
 
 /// Selects the devices of each list. Two lists may name the same hardware.
@@ -232,15 +226,14 @@ fn select(lists: &[String]) -> Result<Vec<Device>> {
     Ok(devices)
 }
 
-fn describe(devices: &[Device]) -> Result<Machine> {
+fn describe(devices: &[Device]) -> Machine {
     let describe = |device: &Device| {
         let it = device.describe();
-        let emitter = if is_gpu(device) { Some(Emitter::for_device(device)?) } else { None };
+        let emitter = Emitter::for_device(device).ok();
         let (id, name, driver) = (it.id.to_string(), it.name.clone(), it.driver.clone());
-        anyhow::Ok(MeasuredDevice { id, name, driver, emitter })
+        MeasuredDevice { id, name, driver, emitter }
     };
-    let devices = devices.iter().map(describe).collect::<Result<_>>()?;
-    Ok(Machine { threads: rayon::current_num_threads(), devices })
+    Machine { threads: rayon::current_num_threads(), devices: devices.iter().map(describe).collect() }
 }
 
 fn text(machine: &Machine) -> String {

@@ -68,7 +68,7 @@ impl Bench<'_> {
 
         for device in &self.devices {
             self.progress.step(format!("2^{}: proofs on {}", circuit.log, device.id()));
-            section.rows.push(self.prove_on(device, circuit, &expected)?);
+            section.add(device, self.prove_on(device, circuit, &expected).map(|row| vec![row]));
         }
         section.rows.push(Row::of_peer("ark-groth16").median(host));
         let set_up = format_time(circuit.set_up.as_secs_f64());
@@ -93,7 +93,7 @@ impl Bench<'_> {
         });
         let (prover, proved) = first?;
         if proved.proof != *expected {
-            bail!("{}: the proof differs from that of ark-groth16 with the same secrets", device.id());
+            bail!("the proof differs from that of ark-groth16 with the same secrets");
         }
         let mut row = Row::of(device).median(self.time_proofs(&prover, |number| circuit.witness(number))?);
         row.first_s = Some(first_time.as_secs_f64());
@@ -146,14 +146,17 @@ impl Bench<'_> {
         let key = std::sync::Arc::new(ProvingKey::read(files.zkey())?);
         for device in &self.devices {
             self.progress.step(format!("2^{}: proofs on {} from the .zkey", circuit.log, device.id()));
-            let prover = Prover::load(&pool(std::slice::from_ref(device))?, key.clone());
-            let (first, first_time) = timed(|| prover.prove(Witness::read(files.wtns())?));
-            first?;
-            let mut row =
-                Row::of(device).median(self.time_proofs(&prover, |_| Ok(Witness::read(files.wtns())?))?);
-            row.by += ", .zkey";
-            row.first_s = Some(first_time.as_secs_f64());
-            section.rows.push(row);
+            let prove = || -> Result<Row> {
+                let prover = Prover::load(&pool(std::slice::from_ref(device))?, key.clone());
+                let (first, first_time) = timed(|| prover.prove(Witness::read(files.wtns())?));
+                first?;
+                let median = self.time_proofs(&prover, |_| Ok(Witness::read(files.wtns())?))?;
+                let mut row = Row::of(device).median(median);
+                row.by += ", .zkey";
+                row.first_s = Some(first_time.as_secs_f64());
+                Ok(row)
+            };
+            section.add(device, prove().map(|row| vec![row]));
         }
         drop(key);
         let (rounds, progress) = (self.rounds(), self.progress.clone());

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::Result;
 use evener_device::Device;
 use serde::Serialize;
 
@@ -51,6 +52,9 @@ pub(super) struct Row {
     /// Why there is no time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) not_measured: Option<String>,
+    /// Whether the device failed, or gave a wrong result.
+    #[serde(skip)]
+    is_failure: bool,
 }
 
 /// The time of one operation of a proof.
@@ -72,6 +76,11 @@ impl Row {
         Row { by: name.into(), on, ..Row::default() }
     }
 
+    /// A device that failed, or gave a wrong result.
+    pub(super) fn failed(device: &Device, error: &anyhow::Error) -> Row {
+        Row { not_measured: Some(format!("{error:#}")), is_failure: true, ..Row::of(device) }
+    }
+
     pub(super) fn median(self, time: Duration) -> Row {
         Row { median_s: Some(time.as_secs_f64()), ..self }
     }
@@ -89,6 +98,24 @@ impl Row {
 impl Section {
     pub(super) fn new(name: &'static str, log: Option<u32>, title: String) -> Section {
         Section { name, log, title, rows: Vec::new(), notes: Vec::new() }
+    }
+
+    /// Adds what was measured on a device.
+    pub(super) fn add(&mut self, device: &Device, measured: Result<Vec<Row>>) {
+        match measured {
+            Ok(mut rows) => self.rows.append(&mut rows),
+            Err(error) => self.rows.push(Row::failed(device, &error)),
+        }
+    }
+
+    /// Returns a message for each device that failed.
+    pub(super) fn failures(&self) -> Vec<String> {
+        let failed = self.rows.iter().filter(|row| row.is_failure);
+        failed
+            .map(|row| {
+                format!("{} on {}: {}", self.name, row.on, row.not_measured.as_deref().unwrap_or_default())
+            })
+            .collect()
     }
 
     /// The fastest implementation of others.

@@ -114,12 +114,10 @@ impl Snarkrs {
         for index in 0..self.backends.len() {
             let (backend, failed) = self.backends[index].clone();
             progress.step(format!("2^{log}: snarkrs {}", backend.name()));
-            let mut row = match backend {
-                Backend::Cpu => Row::of_peer("snarkrs cpu"),
-                _ => {
-                    Row { by: format!("snarkrs {}", backend.name()), on: "its GPU".into(), ..Row::default() }
-                }
-            };
+            let mut row = Row::of_peer(&format!("snarkrs {}", backend.name()));
+            if backend != Backend::Cpu {
+                row.on = "its GPU".into();
+            }
             let measured = match failed {
                 Some(reason) => Err(format!("at a smaller size: {reason}")),
                 None => self.run(files, backend, rounds).map_err(|error| format!("{error:#}")),

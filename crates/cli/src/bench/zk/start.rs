@@ -42,16 +42,22 @@ impl Bench<'_> {
                 section.rows.push(row);
                 continue;
             }
-            self.progress.step(format!("first start on {}", device.id()));
-            let caches = tempfile::tempdir().context("no temporary folder")?;
-            let first = prove(device, files, caches.path())?;
-            self.progress.step(format!("later start on {}", device.id()));
-            let later = median_of(LATER_STARTS, || prove(device, files, caches.path()))?;
-            row.first_s = Some(first.as_secs_f64());
-            section.rows.push(row.median(later));
+            let measured = self.start_on(device, files);
+            section.add(device, measured.map(|row| vec![row]));
         }
         section.notes.push("FIRST is with empty caches, as on a new machine".into());
         self.add(section)
+    }
+
+    fn start_on(&self, device: &Device, files: &Files) -> Result<Row> {
+        self.progress.step(format!("first start on {}", device.id()));
+        let caches = tempfile::tempdir().context("no temporary folder")?;
+        let first = prove(device, files, caches.path())?;
+        self.progress.step(format!("later start on {}", device.id()));
+        let mut row =
+            Row::of(device).median(median_of(LATER_STARTS, || prove(device, files, caches.path()))?);
+        row.first_s = Some(first.as_secs_f64());
+        Ok(row)
     }
 }
 
