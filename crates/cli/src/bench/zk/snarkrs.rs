@@ -14,6 +14,9 @@ use evener_zk::format::public_to_json;
 use super::{Arguments, circuit::Circuit, section::Row, timing::median};
 use crate::{UsageError, escape, output::display_path, progress::ProgressLine};
 
+/// The longest message of snarkrs that is repeated, in characters.
+const MAX_MESSAGE: usize = 160;
+
 /// A back end of snarkrs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Backend {
@@ -168,7 +171,8 @@ impl Snarkrs {
         if !status.success() {
             let text = std::fs::read_to_string(&log).unwrap_or_default();
             let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no message");
-            bail!("it failed ({status}): {}", escape::single_line(last.trim()));
+            let last: String = last.trim().chars().take(MAX_MESSAGE).collect();
+            bail!("it failed ({status}): {}", escape::single_line(&last));
         }
         parse(&std::fs::read_to_string(&table).context("it wrote no table")?)
     }
