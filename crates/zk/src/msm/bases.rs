@@ -3,6 +3,7 @@
 use std::{
     fmt,
     marker::PhantomData,
+    ops::Range,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -28,6 +29,10 @@ const MAX_POINTS: u64 = 1 << 31;
 
 /// Parts begin at multiples of this many scalars: slices that begin at multiples of 2 KiB can be bound on every device.
 const PART_ALIGNMENT: usize = 64;
+
+/// The points of a range that is multiplied begin at a multiple of this: one bit each is then a multiple of 256 bytes, from
+/// where buffers can be bound on every device.
+const RANGE_ALIGNMENT: usize = 1 << 11;
 
 /// Whether the multiples of each point for all windows are computed when the points are uploaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -123,6 +128,37 @@ struct Part {
     infinite: Buffer<u32>,
     count: usize,
     plan: Plan,
+}
+
+impl Part {
+    /// Number of points before a range that are left out. With tables, none: the multiples of all points follow each other.
+    fn skipped(&self, range: &Range<usize>) -> usize {
+        if self.plan.is_shared { 0 } else { range.start / RANGE_ALIGNMENT * RANGE_ALIGNMENT }
+    }
+
+    /// Returns points that contain a range, as few as can be bound to a kernel, with the best plan for their number.
+    fn with_range<P: MsmGroup>(&self, has: &Capabilities, range: &Range<usize>) -> Result<Part> {
+        let Part { points, infinite, count, plan } = self;
+        if plan.is_shared {
+            return Ok(Part {
+                points: points.clone(),
+                infinite: infinite.clone(),
+                count: *count,
+                plan: *plan,
+            });
+        }
+        let (skipped, limbs) = (self.skipped(range), point_limbs::<P>());
+        let count = range.end - skipped;
+        // Narrower windows may need more memory than the device can bind; those of the whole part do not.
+        let (most, narrower) = plan_part::<P>(has, count, false, &MsmOptions::default());
+        let plan = if most == count { narrower } else { *plan };
+        Ok(Part {
+            points: points.slice(skipped * limbs..range.end * limbs)?,
+            infinite: infinite.slice(skipped / 32..range.end.div_ceil(32))?,
+            count,
+            plan,
+        })
+    }
 }
 
 impl<P: MsmGroup> MsmBases<P> {
@@ -230,18 +266,70 @@ impl<P: MsmGroup> MsmBases<P> {
         self.queue(workspace, &aligned, marks)
     }
 
-    fn queue(
+    /// Queues all kernels for a range of the points, without waiting, as [`queue_device`](Self::queue_device) does for all of
+    /// them. There are as many scalars as points, of which those of the range are used.
+    pub fn queue_device_range(
         &self,
         workspace: &mut MsmWorkspace,
+        range: Range<usize>,
         scalars: &Buffer<Limbs>,
-        mut marks: Marks,
     ) -> Result<PendingMsm<P>> {
+        if range == (0..self.len) {
+            return self.queue_device(workspace, scalars);
+        }
+        self.check(scalars.len())?;
+        let (programs, parts) = self.parts_for(workspace)?;
+        if range.start > range.end || range.end > self.len {
+            return Err(self.refuse(format!("the points {range:?} of {}", self.len)));
+        }
+        let has = self.device.capabilities()?;
+        let mut first = 0;
+        let (mut queued, mut marks) = (Vec::new(), Marks::new());
+        workspace.mark(&mut marks, "begin")?;
+        for part in parts {
+            let own = range.start.max(first)..range.end.min(first + part.count);
+            if !own.is_empty() {
+                let within = own.start - first..own.end - first;
+                let used = part.with_range::<P>(&has, &within)?;
+                // The points before and after the range are multiplied by zero, which adds no entry.
+                let masked = workspace.scalars(used.count)?;
+                let skipped = part.skipped(&within);
+                let (start, end) = (within.start - skipped, within.end - skipped);
+                let stream = workspace.stream();
+                for rest in [masked.slice(..start)?, masked.slice(end..)?] {
+                    if !rest.is_empty() {
+                        stream.zero(&rest)?;
+                    }
+                }
+                stream.copy(&scalars.slice(own)?, &masked.slice(start..end)?)?;
+                let Part { points, infinite, count, plan } = &used;
+                let bases = Bases { programs, plan: *plan, points, infinite, count: *count };
+                queued.push(workspace.queue::<P>(&bases, &masked, &mut marks)?);
+            }
+            first += part.count;
+        }
+        let event = if workspace.is_timed() { Some(workspace.stream().record_event()?) } else { None };
+        Ok(PendingMsm { queued, marks, event, group: PhantomData })
+    }
+
+    /// Returns the points of each pass. Fails on the processor, and if the workspace is on another device.
+    fn parts_for(&self, workspace: &MsmWorkspace) -> Result<(&Arc<Programs>, &[Part])> {
         let Points::Device { programs, parts } = &self.points else {
             return Err(self.refuse("the processor has no kernels: use `msm`".into()));
         };
         if workspace.device().id() != self.device.id() {
             return Err(self.refuse(format!("the workspace is on {}", workspace.device().id())));
         }
+        Ok((programs, parts))
+    }
+
+    fn queue(
+        &self,
+        workspace: &mut MsmWorkspace,
+        scalars: &Buffer<Limbs>,
+        mut marks: Marks,
+    ) -> Result<PendingMsm<P>> {
+        let (programs, parts) = self.parts_for(workspace)?;
         let mut first = 0;
         let mut queued = Vec::with_capacity(parts.len());
         for Part { points, infinite, count, plan } in parts {

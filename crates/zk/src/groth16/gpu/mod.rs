@@ -6,14 +6,14 @@
 
 mod constraints;
 
-use std::{sync::Arc, thread};
+use std::{ops::Range, sync::Arc, thread};
 
 use ark_bn254::{Fr, G1Affine, G1Projective, G2Affine, G2Projective};
 use evener_device::{
     Buffer, Device, Direction, Error as DeviceError, HostBuffer, Result as DeviceResult, Stream, Transfer,
 };
 use rayon::prelude::*;
-use zeroize::Zeroize;
+use zeroize::{Zeroize, Zeroizing};
 
 pub use self::constraints::GpuConstraints;
 use self::constraints::Sides;
@@ -59,20 +59,32 @@ struct Memory {
     scratch: Option<Buffer<Limbs>>,
 }
 
-/// Returns the first `len` elements of kept memory, or of new memory if that is too short.
-fn grown(kept: &mut Option<Buffer<Limbs>>, device: &Device, len: usize) -> DeviceResult<Buffer<Limbs>> {
-    let buffer = match kept.take() {
-        Some(buffer) if buffer.len() >= len => buffer,
-        _ => device.buffer_uninit(len)?,
-    };
-    kept.insert(buffer).slice(..len)
+/// Returns the first `len` elements of kept memory, or of new memory if that is too short; then the old memory is zeroed.
+fn grown(
+    kept: &mut Option<Buffer<Limbs>>,
+    device: &Device,
+    stream: &mut Stream,
+    len: usize,
+) -> DeviceResult<Buffer<Limbs>> {
+    match kept {
+        Some(buffer) if buffer.len() >= len => buffer.slice(..len),
+        _ => {
+            let larger = device.buffer_uninit(len)?;
+            if let Some(old) = kept.replace(larger.clone()) {
+                stream.zero(&old)?;
+            }
+            Ok(larger)
+        }
+    }
 }
 
-/// Points on the device, and the index of the scalar of the first.
+/// Points on the device, and the index of the scalar of the first, which may be infinite.
 #[derive(Debug)]
 pub struct GpuBases<P: MsmGroup> {
     bases: MsmBases<P>,
     first: usize,
+    /// Number of infinite points before the others.
+    padding: usize,
 }
 
 impl<P: MsmGroup> GpuBases<P> {
@@ -88,18 +100,21 @@ impl<P: MsmGroup> GpuBases<P> {
                 MsmBases::upload_for(kernels, &padded, &options)?
             }
         };
-        Ok(GpuBases { bases, first: first - padding })
+        Ok(GpuBases { bases, first: first - padding, padding })
     }
 
     fn begin(
         &self,
         from: &mut Stream,
         workspace: &mut MsmWorkspace,
+        range: Range<usize>,
         scalars: &Buffer<Limbs>,
     ) -> DeviceResult<PendingMsm<P>> {
         let scalars = scalars.slice(self.first..self.first + self.bases.len())?;
         workspace.stream().wait_event(&from.record_event()?)?;
-        self.bases.queue_device(workspace, &scalars)
+        // The infinite points belong to the first point's range.
+        let start = if range.start == 0 { 0 } else { range.start + self.padding };
+        self.bases.queue_device_range(workspace, start..range.end + self.padding, &scalars)
     }
 }
 
@@ -195,27 +210,8 @@ impl Engine for GpuEngine {
         GpuBases::upload(self.kernels_g2()?, points, first)
     }
 
-    fn load_quotient(
-        &mut self,
-        points: &Arc<[G1Affine]>,
-        constraints: &GpuConstraints,
-        reduction: Reduction,
-    ) -> DeviceResult<Self::G1Bases> {
-        match reduction {
-            Reduction::Circom => self.load_g1(points, 0),
-            // The coefficients are in bit-reversed order, so the points are too. There is none for the last coefficient.
-            Reduction::Libsnark => {
-                let unused = usize::BITS - constraints.domain().ilog2();
-                let at = |index: usize| index.reverse_bits().checked_shr(unused).unwrap_or(0);
-                let point = |index| points.get(at(index)).copied().unwrap_or_default();
-                let reversed: Vec<G1Affine> = (0..constraints.domain()).into_par_iter().map(point).collect();
-                self.load_g1(&reversed.into(), 0)
-            }
-        }
-    }
-
     fn load_scalars(&mut self, scalars: &[Fr]) -> DeviceResult<Buffer<Limbs>> {
-        let to = grown(&mut self.memory.wires, &self.device, scalars.len())?;
+        let to = grown(&mut self.memory.wires, &self.device, &mut self.stream, scalars.len())?;
         self.upload(scalars, &to)?;
         Ok(to)
     }
@@ -228,9 +224,9 @@ impl Engine for GpuEngine {
         wires: &Buffer<Limbs>,
     ) -> DeviceResult<Result<GpuValues>> {
         let [a, b, c] = &mut self.memory.sides;
-        let side = |side| grown(side, &self.device, constraints.domain());
+        let mut side = |side| grown(side, &self.device, &mut self.stream, constraints.domain());
         let sides = Sides { a: side(a)?, b: side(b)?, c: side(c)? };
-        let scratch = grown(&mut self.memory.scratch, &self.device, constraints.scratch())?;
+        let scratch = grown(&mut self.memory.scratch, &self.device, &mut self.stream, constraints.scratch())?;
         constraints.evaluate(&mut self.stream, wires, &scratch, &self.failed, &sides)?;
         if constraints.can_check() {
             let failed = self.stream.download(&self.failed)?.wait()?;
@@ -260,20 +256,38 @@ impl Engine for GpuEngine {
         Ok(values.0.a)
     }
 
+    fn read_scalars(&mut self, scalars: &Buffer<Limbs>) -> DeviceResult<Zeroizing<Vec<Fr>>> {
+        let host = self.device.host_buffer(scalars.len(), Direction::Download)?;
+        let mut host = self.stream.download_host(scalars, host)?.wait()?;
+        let are_reduced = host.as_slice().par_iter().with_min_len(SHARE).all(|limbs| limbs.is_reduced_fr());
+        let read = are_reduced.then(|| {
+            let elements = host.as_slice().par_iter().with_min_len(SHARE).map(|limbs| Fr::from(*limbs));
+            Zeroizing::new(elements.collect())
+        });
+        bytemuck::cast_slice_mut::<Limbs, u64>(host.as_mut_slice()).zeroize();
+        read.ok_or_else(|| DeviceError::BadResult {
+            device: self.device.id().clone(),
+            operation: "reading scalars".into(),
+            detail: "a scalar is not less than the modulus".into(),
+        })
+    }
+
     fn begin_g1(
         &mut self,
         points: &Self::G1Bases,
+        range: Range<usize>,
         scalars: &Buffer<Limbs>,
     ) -> DeviceResult<PendingMsm<G1Projective>> {
-        points.begin(&mut self.stream, &mut self.g1, scalars)
+        points.begin(&mut self.stream, &mut self.g1, range, scalars)
     }
 
     fn begin_g2(
         &mut self,
         points: &Self::G2Bases,
+        range: Range<usize>,
         scalars: &Buffer<Limbs>,
     ) -> DeviceResult<PendingMsm<G2Projective>> {
-        points.begin(&mut self.stream, &mut self.g2, scalars)
+        points.begin(&mut self.stream, &mut self.g2, range, scalars)
     }
 
     fn finish_g1(&mut self, sum: PendingMsm<G1Projective>) -> DeviceResult<G1Projective> {

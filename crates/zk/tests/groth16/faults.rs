@@ -1,0 +1,1 @@
+//! Devices that fail in the middle of proofs.
