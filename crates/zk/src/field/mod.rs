@@ -119,7 +119,8 @@ pub enum Emitter {
 
 impl Emitter {
     /// All generators.
-    pub const ALL: [Emitter; 4] = [Emitter::CudaPtx, Emitter::CudaPlain, Emitter::WgslU64, Emitter::WgslU32];
+    pub const ALL: [Emitter; 5] =
+        [Emitter::CudaPtx, Emitter::CudaPlain, Emitter::WgslU64, Emitter::WgslU64Loop, Emitter::WgslU32];
 
     /// The features that a device needs for the generated WGSL.
     pub fn features(self) -> Features {

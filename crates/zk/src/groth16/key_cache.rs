@@ -73,6 +73,7 @@ mod test {
         assert_eq!(*made(&reopened, 3), 3);
         assert_eq!(Arc::strong_count(&first), 1, "the data of the earlier opening is dropped");
         assert_eq!(cache.settled_preparations(), Some(3));
-        cache.prepare(&reopened, |_| Ok(assert_eq!(cache.settled_preparations(), None))).unwrap();
+        let during = cache.prepare(&reopened, |_| Ok(cache.settled_preparations())).unwrap();
+        assert_eq!((during, cache.settled_preparations()), (None, Some(4)));
     }
 }

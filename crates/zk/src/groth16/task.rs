@@ -211,10 +211,20 @@ impl<E: Engine + 'static> Worker<E> {
             let result = work(engine, loaded, held);
             if result.is_err() {
                 *held = Held::default();
-                let _ = engine.erase();
+                let _ = erase(engine);
             }
             result
         })
+    }
+
+    #[cfg(test)]
+    pub(super) fn engine(&mut self) -> &mut E {
+        &mut self.engine
+    }
+
+    #[cfg(test)]
+    pub(super) fn loaded(&self) -> &LoadedKey<E> {
+        &self.loaded
     }
 }
 
@@ -224,7 +234,7 @@ impl<E: Engine + 'static> ProofMaker for Worker<E> {
             *held = Held::default();
             let proof = prove(engine, key, loaded, witness, r, s);
             // After an error of the device, that error counts.
-            let erased = engine.erase();
+            let erased = erase(engine);
             let proof = proof?;
             erased.map(|()| proof)
         })
@@ -244,7 +254,16 @@ impl<E: Engine + 'static> ProofMaker for Worker<E> {
 
     fn erase(&mut self) -> DeviceResult<()> {
         self.held = Held::default();
-        self.engine.erase()
+        erase(&mut self.engine)
+    }
+}
+
+/// Zeroes all memory that depends on a witness. What fails for another reason than the loss of the device, such as too little
+/// memory for a moment, may work the second time.
+fn erase<E: Engine>(engine: &mut E) -> DeviceResult<()> {
+    match engine.erase() {
+        Err(error) if !matches!(error, DeviceError::Lost { .. }) => engine.erase(),
+        erased => erased,
     }
 }
 

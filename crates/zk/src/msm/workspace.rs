@@ -36,6 +36,9 @@ pub struct MsmWorkspace {
 /// Buffers, each as long as the largest need so far.
 #[derive(Debug, Default)]
 struct Buffers {
+    /// Points that are copied for each multiplication, and which of them are infinite.
+    points: Option<Buffer<Limbs>>,
+    infinite: Option<Buffer<u32>>,
     scalars: Option<Buffer<Limbs>>,
     counters: Option<Buffer<u32>>,
     sums: Option<Buffer<[u32; 2]>>,
@@ -125,14 +128,14 @@ impl MsmWorkspace {
 
     /// Queues zeros over everything that depends on the scalars of earlier calls.
     pub fn erase(&mut self) -> Result<()> {
-        let Buffers { scalars, counters, offsets, runs, ranks, entries, .. } = &self.buffers;
-        for buffer in [counters, offsets, ranks, entries].into_iter().flatten() {
+        let Buffers { counters, info, offsets, ranks, entries, firsts, .. } = &self.buffers;
+        for buffer in [counters, info, offsets, ranks, entries, firsts].into_iter().flatten() {
             self.stream.zero(buffer)?;
         }
-        for buffer in runs.iter() {
+        let Buffers { sums, runs, scalars, buckets, partials, results, .. } = &self.buffers;
+        for buffer in [sums, runs].into_iter().flatten() {
             self.stream.zero(buffer)?;
         }
-        let Buffers { buckets, partials, results, .. } = &self.buffers;
         for buffer in [scalars, buckets, partials, results].into_iter().flatten() {
             self.stream.zero(buffer)?;
         }
@@ -174,6 +177,41 @@ impl MsmWorkspace {
         let to = grown(&mut self.buffers.scalars, &self.device, &mut self.stream, len)?;
         self.stream.upload_shared(scalars, 0..len, &to)?;
         Ok(to)
+    }
+
+    /// Copies points, and the bits that tell which of them are infinite, to memory that the next such copy reuses.
+    pub(super) fn copy_points(
+        &mut self,
+        points: &[Limbs],
+        infinite: &[u32],
+    ) -> Result<(Buffer<Limbs>, Buffer<u32>)> {
+        let (kept, stream) = (&mut self.buffers, &mut self.stream);
+        let on_device = (
+            grown(&mut kept.points, &self.device, stream, points.len())?,
+            grown(&mut kept.infinite, &self.device, stream, infinite.len())?,
+        );
+        stream.upload(points, &on_device.0)?;
+        stream.upload(infinite, &on_device.1)?;
+        Ok(on_device)
+    }
+
+    /// Returns whether all memory that depends on scalars is zero.
+    #[cfg(test)]
+    pub(crate) fn is_erased(&mut self) -> Result<bool> {
+        let Buffers { counters, info, offsets, ranks, entries, firsts, .. } = &self.buffers;
+        let mut words = Vec::new();
+        for buffer in [counters, info, offsets, ranks, entries, firsts].into_iter().flatten() {
+            words.extend(self.stream.download(buffer)?.wait()?);
+        }
+        let Buffers { sums, runs, scalars, buckets, partials, results, .. } = &self.buffers;
+        for buffer in [sums, runs].into_iter().flatten() {
+            words.extend(self.stream.download(buffer)?.wait()?.into_iter().flatten());
+        }
+        let mut is_zero = words.into_iter().all(|word| word == 0);
+        for buffer in [scalars, buckets, partials, results].into_iter().flatten() {
+            is_zero &= self.stream.download(buffer)?.wait()?.iter().all(|limbs| *limbs == Limbs::default());
+        }
+        Ok(is_zero)
     }
 
     /// Returns memory for scalars.

@@ -262,3 +262,33 @@ fn counted_chunks(results: &[Arc<ChunkResult>]) -> Vec<Counted<'_>> {
     }
     counted
 }
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_chunk_counts_only_if_all_its_pieces_were_accepted() {
+        let result = |chunk: Range<u64>| {
+            let device = DeviceId::from("any");
+            Arc::new(ChunkResult { chunk, device, sums: Vec::new(), quotient: None })
+        };
+        let counted = |results: &[Arc<ChunkResult>]| {
+            let (mut chunks, mut missing) = (Vec::new(), Vec::new());
+            for counted in counted_chunks(results) {
+                match counted {
+                    Counted::Chunk(result) => chunks.push(result.chunk.clone()),
+                    Counted::Missing(index) => missing.push(index),
+                }
+            }
+            (chunks, missing)
+        };
+        let (long, end, last) = (result(0..4), result(2..4), result(4..5));
+        // The last two pieces of a chunk of four were computed by another device first.
+        let overlapping = [long.clone(), long, end.clone(), end, last];
+        assert_eq!(counted(&overlapping), (vec![2..4, 4..5], vec![0, 1]));
+        assert_eq!(counted(&[]), (vec![], vec![]));
+        // Two devices computed the same chunk, and a piece of each was accepted.
+        assert_eq!(counted(&[result(0..2), result(0..2)]), (vec![], vec![0, 1]));
+    }
+}

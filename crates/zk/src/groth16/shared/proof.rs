@@ -34,6 +34,11 @@ pub struct SharedProof {
 }
 
 impl SharedProof {
+    #[cfg(test)]
+    pub(crate) fn for_test(witness: Arc<Witness>) -> Arc<SharedProof> {
+        SharedProof::new(witness)
+    }
+
     pub(super) fn new(witness: Arc<Witness>) -> Arc<SharedProof> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(SharedProof {
@@ -66,7 +71,7 @@ impl SharedProof {
         self.quotient.get().map_or(&[], |quotient| quotient)
     }
 
-    pub(super) fn set_quotient(&self, quotient: Arc<Zeroizing<Vec<Fr>>>) {
+    pub(crate) fn set_quotient(&self, quotient: Arc<Zeroizing<Vec<Fr>>>) {
         // It is set once, between two runs.
         let _ = self.quotient.set(quotient);
     }
