@@ -415,33 +415,38 @@ mod test {
         let mut worker = Worker::new(engine, &key, &Resident::default()).unwrap();
         let witness = || Arc::new(circuit.witness(Fr::from(3)).unwrap());
         let (r, s) = (Fr::from(5), Fr::from(6));
-        let before = faults.operations();
         worker.make(&key, &witness(), &r, &s).unwrap().unwrap();
-        let operations = faults.operations() - before;
         assert!(worker.engine().is_erased(), "after a proof");
 
-        let proof = SharedProof::for_test(witness());
-        let quotient = worker.make_quotient(&key, &proof).unwrap().unwrap();
+        // All parts of a shared proof, by one device.
+        let share = |worker: &mut Worker<GpuEngine>| {
+            let proof = SharedProof::for_test(witness());
+            let quotient = worker.make_quotient(&key, &proof)?;
+            proof.set_quotient(Arc::new(quotient.unwrap()));
+            worker.add_up(&key, &proof, &parts(&key))
+        };
+        share(&mut worker).unwrap();
         assert!(!worker.engine().is_erased(), "the witness stays for further parts of the proof");
-        proof.set_quotient(Arc::new(quotient));
-        worker.add_up(&key, &proof, &parts(&key)).unwrap();
         worker.erase().unwrap();
         assert!(worker.engine().is_erased(), "after a shared proof");
 
-        // A failure at some operations of a proof, and of a part of one.
-        for step in 1..=8 {
-            faults.at(faults.operations() + step * operations / 9, Fault::Fail(InjectedError::OutOfMemory));
+        // All memory is allocated now, so that the next proofs have as many operations as these.
+        let before = faults.operations();
+        worker.make(&key, &witness(), &r, &s).unwrap().unwrap();
+        let of_whole = faults.operations() - before;
+        share(&mut worker).unwrap();
+        let of_shared = faults.operations() - before - of_whole;
+        worker.erase().unwrap();
+        for step in 0..8 {
+            let fail_at = |operation| {
+                faults.at(faults.operations() + operation, Fault::Fail(InjectedError::OutOfMemory))
+            };
+            fail_at(1 + step * of_whole / 8);
             let _ = worker.make(&key, &witness(), &r, &s);
-            assert!(worker.engine().is_erased(), "after an error of a proof at {step} of 9");
-            worker.make(&key, &witness(), &r, &s).unwrap().unwrap();
-            let proof = SharedProof::for_test(witness());
-            faults.at(faults.operations() + step * operations / 18, Fault::Fail(InjectedError::OutOfMemory));
-            if worker.make_quotient(&key, &proof).is_ok() {
-                let wires: Vec<Part> = parts(&key).into_iter().filter(|part| part.sum != Sum::H).collect();
-                let _ = worker.add_up(&key, &proof, &wires);
-            }
-            worker.erase().unwrap();
-            assert!(worker.engine().is_erased(), "after an error of a shared proof at {step} of 18");
+            assert!(worker.engine().is_erased(), "after an error of a proof, at {step} of 8");
+            fail_at(1 + step * of_shared / 8);
+            assert!(share(&mut worker).is_err());
+            assert!(worker.engine().is_erased(), "after an error of a shared proof, at {step} of 8");
         }
     }
 
