@@ -78,13 +78,30 @@ impl Blinds {
         }
     }
 
+    /// Combines the sums of A and B in the first group. What needs no other sum is computed while a device works on those.
+    pub(super) fn combine(&self, a: G1Projective, b_g1: G1Projective) -> Combined {
+        let (a, b_g1) = (a + self.a, b_g1 + self.b_g1);
+        Combined { a, c: a * *self.s + b_g1 * *self.r + self.c, b_g2: self.b_g2 }
+    }
+
     /// Returns the proof with these sums.
     pub(super) fn proof(&self, sums: &Sums) -> Proof {
-        let a = sums.a + self.a;
-        let b_g1 = sums.b_g1 + self.b_g1;
-        let b_g2 = sums.b_g2 + self.b_g2;
-        let c = sums.l + a * *self.s + b_g1 * *self.r + self.c + sums.h;
-        Proof { a: a.into_affine(), b: b_g2.into_affine(), c: c.into_affine() }
+        self.combine(sums.a, sums.b_g1).proof(sums.b_g2, sums.l + sums.h)
+    }
+}
+
+/// A, and what B and C consist of besides the other sums.
+pub(super) struct Combined {
+    a: G1Projective,
+    b_g2: G2Projective,
+    c: G1Projective,
+}
+
+impl Combined {
+    /// Returns the proof with the sum of B in the second group, and those of L and H together.
+    pub(super) fn proof(self, b_g2: G2Projective, l_and_h: G1Projective) -> Proof {
+        let (b, c) = (self.b_g2 + b_g2, self.c + l_and_h);
+        Proof { a: self.a.into_affine(), b: b.into_affine(), c: c.into_affine() }
     }
 }
 
@@ -112,14 +129,10 @@ pub(crate) fn prove<E: Engine>(
     let quotient = engine.quotient(&loaded.constraints, values, key.reduction)?;
     let h = engine.begin_g1(&loaded.h, 0..key.domain(), &quotient)?;
     let blinds = Blinds::new(key, r, s);
-    let sums = Sums {
-        a: engine.finish_g1(a)?,
-        b_g1: engine.finish_g1(b_g1)?,
-        l: engine.finish_g1(l)?,
-        b_g2: engine.finish_g2(b_g2)?,
-        h: engine.finish_g1(h)?,
-    };
-    Ok(Ok(blinds.proof(&sums)))
+    let combined = blinds.combine(engine.finish_g1(a)?, engine.finish_g1(b_g1)?);
+    let l = engine.finish_g1(l)?;
+    let b_g2 = engine.finish_g2(b_g2)?;
+    Ok(Ok(combined.proof(b_g2, l + engine.finish_g1(h)?)))
 }
 
 /// The time of each operation of a proof by itself, in the order in which [`prove`] begins them.

@@ -22,10 +22,12 @@ use crate::error::{Error, Result};
 
 /// Proves witnesses of one circuit on the devices of a pool.
 ///
-/// The first proof on a device copies the key's points there, where they stay as long as the prover. Each proof is verified
-/// before it is returned. If one does not verify, the prover makes it again on the host: if that one verifies, the device
-/// was wrong, and the scheduler quarantines it and has the witness proved by another device; otherwise the witness does not
-/// satisfy the circuit.
+/// The first proof on a device copies the key's points there, where they stay as long as the prover. The witnesses of a batch
+/// are spread over the devices, one proof each; a [single proof](Self::prove) may be shared by all of them.
+///
+/// Each proof is verified before it is returned. If one does not verify, the prover makes it again on the host: if that one
+/// verifies, the device was wrong, and the scheduler quarantines it and has the witness proved by another device; otherwise
+/// the witness does not satisfy the circuit.
 ///
 /// ```
 /// use ark_bn254::Fr;

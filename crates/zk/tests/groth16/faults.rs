@@ -201,18 +201,23 @@ fn a_device_that_hangs_in_a_shared_proof_is_not_waited_for() {
         let key = set_up();
         let devices = vec![renamed("card:0", DeviceKind::Discrete), renamed("processor:0", DeviceKind::Cpu)];
         let case = Case::new(&key, devices);
-        case.prove(Work::Shared, "before");
         let faults = case.engines.of(0);
-        let mut hung = 0;
-        for step in 1..=3 {
-            faults.at(faults.operations() + 2 * step, EngineFault::Hang);
-            let proved = case.prover.prove(witness(step)).unwrap();
+        let mut hangs = 0;
+        for round in 0..300 {
+            // A proof has many operations of the card, once it is ready.
+            if round > 5 {
+                faults.at(faults.operations() + 1 + round % 7, EngineFault::Hang);
+            }
+            let proved = case.prover.prove(witness(round)).unwrap();
             assert_valid(&key, &proved, "a hang");
-            hung += 1;
+            hangs += usize::from(faults.is_hung());
             faults.release();
             case.engines.assert_no_secrets("after a hang");
+            if hangs == 2 {
+                return;
+            }
         }
-        assert_eq!(hung, 3);
+        panic!("the card hung {hangs} times");
     });
 }
 
@@ -254,7 +259,8 @@ fn check_gpu_faults(gpu: &Device, rounds: u64) {
     let key = set_up();
     let (faulty, faults) = Faults::wrap(gpu);
     let devices = [vec![faulty.clone()], processors(1)].concat();
-    let prover = Prover::load(&pool_of(&devices), key.clone()).split(Split::Shared).deadline(LIMIT);
+    let prover = Prover::load(&pool_of(&devices), key.clone());
+    let prover = prover.split(Split::Shared).all_devices().deadline(LIMIT);
     let mut random = StdRng::seed_from_u64(5);
     let operations_of_proof = |about: &str| {
         let before = faults.operations();
@@ -283,6 +289,15 @@ fn check_gpu_faults(gpu: &Device, rounds: u64) {
         let used = wait_until_used(&about);
         faults.at(faults.operations() + random.gen_range(1..=used), fault);
         wait_until_used(&about);
+        // A batch takes more operations than a proof, so the fault comes in its middle if the GPU takes part.
+        faults.at(faults.operations() + random.gen_range(1..=2 * used), fault);
+        let batch = prover.prove_batch((0..12).map(witness).collect());
+        let batch = batch.unwrap_or_else(|error| panic!("{about}, batch: {error}"));
+        for (first, result) in (0..).zip(batch.into_results()) {
+            let proved = result.unwrap_or_else(|error| panic!("{about}, batch: {error}"));
+            assert_eq!(proved.public, [witness(first).values()[1]]);
+            assert_valid(&key, &proved, &about);
+        }
     }
     assert!(prover.quarantined().iter().all(|device| device == faulty.id()));
 }

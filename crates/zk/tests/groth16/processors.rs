@@ -127,6 +127,10 @@ impl EngineFaults {
         self.has_secrets.lock().unwrap().iter().any(|(&opening, &has)| has && opening > lost)
     }
 
+    pub(crate) fn is_hung(&self) -> bool {
+        *self.is_hung.lock().unwrap()
+    }
+
     /// Ends a hang.
     pub(crate) fn release(&self) {
         *self.is_hung.lock().unwrap() = false;
