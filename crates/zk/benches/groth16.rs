@@ -6,6 +6,8 @@
 //! proof by itself; beside them `ark-groth16` on all cores. With the same secrets, both make the same proof. `vulkan` uses GPUs
 //! through Vulkan too.
 //!
+//! `-- shared LOG2…` has all devices that `EVENER_DEVICES` names share one proof after the other, beside each device alone.
+//!
 //! A batch is compared with the rates that its devices have alone: `EVENER_DEVICES='cuda:0[16,40,76],cpu'`, for example.
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
 
@@ -22,7 +24,9 @@ use ark_poly::{EvaluationDomain, Radix2EvaluationDomain};
 use ark_std::rand::{SeedableRng, rngs::StdRng};
 use evener_device::{Api, Device, DeviceKind, Inventory};
 use evener_schedule::{Pool, Resident};
-use evener_zk::groth16::{GpuEngine, Prover, ProvingKey, R1cs, SparseMatrix, Squares, Witness, Worker};
+use evener_zk::groth16::{
+    GpuEngine, Prover, ProvingKey, R1cs, SparseMatrix, Split, Squares, Witness, Worker,
+};
 use rayon::prelude::*;
 
 const ROUNDS: usize = 10;
@@ -242,6 +246,40 @@ fn bench_batch(devices: &[Device], count: usize, log: u32) {
     );
 }
 
+/// Times single proofs: by each device alone, and shared by all of them.
+fn bench_shared(devices: &[Device], log: u32, r: Fr, s: Fr) {
+    let case = Case::new(log);
+    let (expected, _) = case.ark(1, r, s);
+    let time = |devices: &[Device], split: Split| {
+        let prover = Prover::load(&pool(devices), case.key.clone()).split(split);
+        let prove = |first: u64| prover.prove_with_secrets(case.witness(first), r, s).unwrap();
+        assert_eq!(prove(3).proof, expected, "the proof is that of ark-groth16");
+        // Devices that were still being prepared take part in later proofs, and their rates are learned.
+        let begin = Instant::now();
+        let mut warm = 0;
+        while warm < 20 && (warm < 4 || begin.elapsed() < Duration::from_secs(20)) {
+            prove(3);
+            warm += 1;
+        }
+        median((0..ROUNDS).map(|_| timed(|| prove(3)).1).collect())
+    };
+    let mut rate = 0.0;
+    let mut best = Duration::MAX;
+    for device in devices {
+        let alone = time(std::slice::from_ref(device), Split::Whole);
+        println!("  {} alone: {:.1} ms", device.id(), milliseconds(alone));
+        rate += 1.0 / alone.as_secs_f64();
+        best = best.min(alone);
+    }
+    let shared = time(devices, Split::Shared);
+    println!(
+        "  shared by all: {:.1} ms, {:.2} times as fast as the fastest alone; all rates together would take {:.1} ms",
+        milliseconds(shared),
+        best.as_secs_f64() / shared.as_secs_f64(),
+        1e3 / rate
+    );
+}
+
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|it| !it.starts_with("--")).collect();
     let has = |word: &str| words.iter().any(|it| it == word);
@@ -256,6 +294,11 @@ fn main() {
         };
         return bench_batch(&devices, count as usize, log);
     }
+    let [r, s] = [5u64, 6].map(|base| Fr::from(base).pow([u64::MAX, 9]));
+    if has("shared") {
+        let devices = inventory.select_or_default(None).unwrap();
+        return numbers.iter().for_each(|&log| bench_shared(&devices, log, r, s));
+    }
     let is_gpu = |it: &&Device| !matches!(it.describe().kind, DeviceKind::Software | DeviceKind::Cpu);
     let devices: Vec<Device> = match is_named {
         true => inventory.select_or_default(None).unwrap(),
@@ -266,7 +309,6 @@ fn main() {
         return;
     }
     let logs = if numbers.is_empty() { vec![16, 18, 20] } else { numbers };
-    let [r, s] = [5u64, 6].map(|base| Fr::from(base).pow([u64::MAX, 9]));
     for log in logs {
         let case = Case::new(log);
         let (expected, on_host) = case.ark(if log < 20 { 5 } else { 3 }, r, s);
