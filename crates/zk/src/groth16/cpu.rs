@@ -1,6 +1,6 @@
 //! The engine of the processor's cores, by arkworks' multi-scalar multiplications and Fourier transforms.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use ark_bn254::{Fr, G1Affine, G1Projective, G2Affine, G2Projective};
 use ark_ec::VariableBaseMSM;
@@ -51,15 +51,6 @@ impl Engine for CpuEngine {
         Ok(CpuBases { points: points.clone(), first })
     }
 
-    fn load_quotient(
-        &mut self,
-        points: &Arc<[G1Affine]>,
-        (): &(),
-        _: Reduction,
-    ) -> DeviceResult<Self::G1Bases> {
-        self.load_g1(points, 0)
-    }
-
     fn load_scalars(&mut self, scalars: &[Fr]) -> DeviceResult<Self::Scalars> {
         Ok(Zeroizing::new(scalars.par_iter().map(|scalar| scalar.into_bigint()).collect()))
     }
@@ -103,16 +94,33 @@ impl Engine for CpuEngine {
             let vanishing = domain.evaluate_vanishing_polynomial(shift).inverse().unwrap_or(Fr::zero());
             a.par_iter_mut().for_each(|value| *value *= vanishing);
             coset.ifft_in_place(&mut *a);
+            return Ok(Zeroizing::new(bit_reversed(&a, |scalar| scalar.into_bigint())));
         }
         self.load_scalars(&a)
     }
 
-    fn begin_g1(&mut self, bases: &Self::G1Bases, scalars: &Self::Scalars) -> DeviceResult<G1Projective> {
-        Ok(G1Projective::msm_bigint(&bases.points, bases.scalars(scalars)))
+    fn read_scalars(&mut self, scalars: &Self::Scalars) -> DeviceResult<Zeroizing<Vec<Fr>>> {
+        // They were made from elements of the field.
+        let scalar = |number: &BigInt<4>| Fr::from_bigint(*number).unwrap_or_default();
+        Ok(Zeroizing::new(scalars.par_iter().map(scalar).collect()))
     }
 
-    fn begin_g2(&mut self, bases: &Self::G2Bases, scalars: &Self::Scalars) -> DeviceResult<G2Projective> {
-        Ok(G2Projective::msm_bigint(&bases.points, bases.scalars(scalars)))
+    fn begin_g1(
+        &mut self,
+        bases: &Self::G1Bases,
+        range: Range<usize>,
+        scalars: &Self::Scalars,
+    ) -> DeviceResult<G1Projective> {
+        Ok(G1Projective::msm_bigint(&bases.points[range.clone()], bases.scalars(range, scalars)))
+    }
+
+    fn begin_g2(
+        &mut self,
+        bases: &Self::G2Bases,
+        range: Range<usize>,
+        scalars: &Self::Scalars,
+    ) -> DeviceResult<G2Projective> {
+        Ok(G2Projective::msm_bigint(&bases.points[range.clone()], bases.scalars(range, scalars)))
     }
 
     fn finish_g1(&mut self, sum: G1Projective) -> DeviceResult<G1Projective> {
@@ -141,12 +149,19 @@ pub struct CpuBases<P> {
 }
 
 impl<P> CpuBases<P> {
-    fn scalars<'a>(&self, all: &'a [BigInt<4>]) -> &'a [BigInt<4>] {
-        &all[self.first..][..self.points.len()]
+    fn scalars<'a>(&self, range: Range<usize>, all: &'a [BigInt<4>]) -> &'a [BigInt<4>] {
+        &all[self.first..][range]
     }
 }
 
 /// Returns the product element by element.
 fn product(a: &[Fr], b: &[Fr]) -> Vec<Fr> {
     a.par_iter().zip(b).map(|(a, b)| *a * b).collect()
+}
+
+/// Returns the elements of a power of two, each at the index whose bits are those of its own in reverse.
+pub(super) fn bit_reversed<T: Sync, U: Send>(elements: &[T], each: impl Fn(&T) -> U + Sync) -> Vec<U> {
+    let unused = usize::BITS - elements.len().max(1).ilog2();
+    let at = |index: usize| index.reverse_bits().checked_shr(unused).unwrap_or(0);
+    (0..elements.len()).into_par_iter().map(|index| each(&elements[at(index)])).collect()
 }

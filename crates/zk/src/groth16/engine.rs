@@ -1,9 +1,10 @@
 //! The operations of a proof that devices implement.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use ark_bn254::{Fr, G1Affine, G1Projective, G2Affine, G2Projective};
 use evener_device::Result as DeviceResult;
+use zeroize::Zeroizing;
 
 use super::{ProvingKey, Reduction, Witness};
 use crate::error::Result;
@@ -23,7 +24,7 @@ pub trait Engine: Send {
     /// The constraints of a key on the device.
     type Constraints: Send + Sync + 'static;
     /// Scalars on the device. They are secret.
-    type Scalars;
+    type Scalars: Send;
     /// The values of A and B on the domain. They are secret.
     type Values;
     /// A sum in the first group that the device may still be computing.
@@ -41,16 +42,7 @@ pub trait Engine: Send {
     /// Copies points of the second group to the device, as [`load_g1`](Self::load_g1) does.
     fn load_g2(&mut self, points: &Arc<[G2Affine]>, first: usize) -> DeviceResult<Self::G2Bases>;
 
-    /// Copies the points that are multiplied by the scalars of [`quotient`](Self::quotient), in the order that is described
-    /// there. An engine may reorder both.
-    fn load_quotient(
-        &mut self,
-        points: &Arc<[G1Affine]>,
-        constraints: &Self::Constraints,
-        reduction: Reduction,
-    ) -> DeviceResult<Self::G1Bases>;
-
-    /// Copies scalars to the device.
+    /// Copies scalars to the device. Those of an earlier call are no longer used.
     fn load_scalars(&mut self, scalars: &[Fr]) -> DeviceResult<Self::Scalars>;
 
     /// Evaluates A and B with a witness, whose values are in `wires` too. The inner error is the witness's: it does not
@@ -68,7 +60,8 @@ pub trait Engine: Send {
     ///
     /// - [`Reduction::Circom`]: the values of A·B − C at ω·ωᵢ, where ω is the root of unity of twice the domain's order, in
     ///   the order of the domain's elements ωᵢ. They are not divided by Z.
-    /// - [`Reduction::Libsnark`]: the coefficients of H, constant first. The last one is zero.
+    /// - [`Reduction::Libsnark`]: the coefficients of H in bit-reversed order: coefficient j is where j has its bits
+    ///   reversed. The coefficient of the highest power, which is the last, is zero.
     fn quotient(
         &mut self,
         constraints: &Self::Constraints,
@@ -76,11 +69,24 @@ pub trait Engine: Send {
         reduction: Reduction,
     ) -> DeviceResult<Self::Scalars>;
 
-    /// Begins to compute the sum of scalar times point over all points. There are enough scalars.
-    fn begin_g1(&mut self, points: &Self::G1Bases, scalars: &Self::Scalars) -> DeviceResult<Self::G1Sum>;
+    /// Copies scalars of the device to the host. Fails with `BadResult` if one is not less than the modulus.
+    fn read_scalars(&mut self, scalars: &Self::Scalars) -> DeviceResult<Zeroizing<Vec<Fr>>>;
+
+    /// Begins to compute the sum of scalar times point over a range of the points. There are enough points and scalars.
+    fn begin_g1(
+        &mut self,
+        points: &Self::G1Bases,
+        range: Range<usize>,
+        scalars: &Self::Scalars,
+    ) -> DeviceResult<Self::G1Sum>;
 
     /// As [`begin_g1`](Self::begin_g1), in the second group.
-    fn begin_g2(&mut self, points: &Self::G2Bases, scalars: &Self::Scalars) -> DeviceResult<Self::G2Sum>;
+    fn begin_g2(
+        &mut self,
+        points: &Self::G2Bases,
+        range: Range<usize>,
+        scalars: &Self::Scalars,
+    ) -> DeviceResult<Self::G2Sum>;
 
     /// Waits for a sum.
     fn finish_g1(&mut self, sum: Self::G1Sum) -> DeviceResult<G1Projective>;

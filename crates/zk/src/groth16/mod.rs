@@ -4,11 +4,13 @@ mod cpu;
 mod engine;
 mod gpu;
 mod key;
+mod key_cache;
 mod matrix;
 mod prove;
 mod prover;
 mod randomness;
 mod setup;
+mod shared;
 mod task;
 mod trapdoor;
 mod verify;
@@ -23,6 +25,7 @@ pub use self::{
     matrix::SparseMatrix,
     prover::{Batch, Prover},
     setup::{R1cs, Squares},
+    shared::{Part, PartSum, SharedProof, Split, Sum},
     task::{Engines, ProofMaker, Worker},
     trapdoor::Trapdoor,
     verify::{Proof, Proved, VerifyingKey},

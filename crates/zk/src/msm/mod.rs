@@ -33,6 +33,7 @@
 mod bases;
 mod group;
 mod kernels;
+mod parts;
 mod plan;
 mod pool;
 #[cfg(test)]

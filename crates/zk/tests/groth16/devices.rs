@@ -19,7 +19,7 @@ use crate::{
     scalars, witness,
 };
 
-fn devices(api: Api) -> Vec<Device> {
+pub(crate) fn devices(api: Api) -> Vec<Device> {
     let inventory = Inventory::discover_all_apis();
     let found: Vec<Device> =
         inventory.devices().iter().filter(|device| device.describe().api == api).cloned().collect();
@@ -31,8 +31,8 @@ fn devices(api: Api) -> Vec<Device> {
 fn check_bytes(api: Api, powers: &[u32], secrets: &[(Fr, Fr)]) {
     for device in devices(api) {
         let pool = pool_of(&[device]);
-        check_arkworks_keys(&pool, powers, secrets);
-        check_zkey(&pool, secrets);
+        check_arkworks_keys(&|key| Prover::load(&pool, key), powers, secrets);
+        check_zkey(&|key| Prover::load(&pool, key), secrets);
     }
 }
 

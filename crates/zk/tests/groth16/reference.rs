@@ -5,7 +5,6 @@ use ark_bn254::{Bn254, Fr};
 use ark_ff::{One, Zero};
 use ark_groth16::Groth16;
 use ark_relations::utils::matrix::Matrix;
-use evener_schedule::Pool;
 use evener_zk::{
     Error,
     format::{public_from_json, public_to_json},
@@ -33,17 +32,17 @@ pub(crate) fn secrets() -> Vec<(Fr, Fr)> {
 
 #[test]
 fn with_fixed_secrets_the_proof_for_an_arkworks_key_is_that_of_ark_groth16() {
-    check_arkworks_keys(&pool(), &[1, 4, 5, 9], &secrets());
+    check_arkworks_keys(&|key| Prover::load(&pool(), key), &[1, 4, 5, 9], &secrets());
 }
 
-/// Checks that a pool's proofs for keys of arkworks are those of `ark-groth16`.
-pub(crate) fn check_arkworks_keys(pool: &Pool, powers: &[u32], secrets: &[(Fr, Fr)]) {
+/// Checks that a prover's proofs for keys of arkworks are those of `ark-groth16`.
+pub(crate) fn check_arkworks_keys(load: &dyn Fn(ProvingKey) -> Prover, powers: &[u32], secrets: &[(Fr, Fr)]) {
     for &power in powers {
         let circuit = Squares::filling(power);
         let r1cs = circuit.r1cs().unwrap();
         let mut random = <ark_std::rand::rngs::StdRng as ark_std::rand::SeedableRng>::seed_from_u64(7);
         let ark = Groth16::<Bn254>::generate_random_parameters_with_reduction(&r1cs, &mut random).unwrap();
-        let prover = Prover::load(pool, ProvingKey::from_ark(ark.clone(), &r1cs).unwrap());
+        let prover = load(ProvingKey::from_ark(ark.clone(), &r1cs).unwrap());
         let matrix = |index: usize| -> Matrix<Fr> {
             let matrix = [r1cs.a(), r1cs.b(), r1cs.c()][index];
             let row = |row| matrix.row(row).iter().map(|&(wire, value)| (value, wire as usize)).collect();
@@ -69,14 +68,14 @@ pub(crate) fn check_arkworks_keys(pool: &Pool, powers: &[u32], secrets: &[(Fr, F
 
 #[test]
 fn with_fixed_secrets_the_proof_for_a_zkey_is_that_of_taceo_groth16() {
-    check_zkey(&pool(), &secrets());
+    check_zkey(&|key| Prover::load(&pool(), key), &secrets());
 }
 
-/// Checks that a pool's proofs for a key of snarkjs are those of `taceo-groth16`.
-pub(crate) fn check_zkey(pool: &Pool, secrets: &[(Fr, Fr)]) {
+/// Checks that a prover's proofs for a key of snarkjs are those of `taceo-groth16`.
+pub(crate) fn check_zkey(load: &dyn Fn(ProvingKey) -> Prover, secrets: &[(Fr, Fr)]) {
     let zkey = Zkey::<Bn254>::from_reader(ZKEY, CheckElement::Yes).unwrap();
     let (matrices, ark): (ConstraintMatrices<Fr>, ark_groth16::ProvingKey<Bn254>) = zkey.into();
-    let prover = Prover::load(pool, key());
+    let prover = load(key());
     for &(r, s) in secrets {
         let expected = taceo_groth16::Groth16::<Bn254>::prove::<CircomReduction>(
             &ark,
