@@ -80,6 +80,16 @@ fn text_has_a_table_for_each_measurement_and_quiet_a_line_for_each_row() {
 }
 
 #[test]
+#[ignore = "needs two cores"]
+fn with_two_cores_several_devices_also_share_single_proofs() {
+    let arguments = ["--only", "groth16", "--devices", "cpu[1,1]", "--log", "6", "--json"];
+    let outcome = json(&bench(&arguments));
+    let on: Vec<&str> = rows(&outcome, "groth16").iter().map(|row| row["on"].as_str().unwrap()).collect();
+    assert_eq!(on[..3], ["cpu/a", "cpu/b", "all devices"], "{on:?}");
+    assert!(rows(&outcome, "groth16")[2]["median_s"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
 fn a_batch_is_compared_with_the_sum_of_the_rates_alone() {
     let batch = ["--devices", "cpu", "--log", "6", "--batch", "3"];
     let outcome = json(&bench(&[&batch[..], &["--json"]].concat()));

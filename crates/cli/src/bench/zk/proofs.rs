@@ -1,11 +1,11 @@
 //! Proofs on each device, and of other provers.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use evener_device::Device;
-use evener_schedule::Resident;
-use evener_zk::groth16::{GpuEngine, Proof, Prover, ProvingKey, Witness, Worker};
+use evener_schedule::{Pool, Resident};
+use evener_zk::groth16::{GpuEngine, Proof, Prover, ProvingKey, Split, Witness, Worker};
 
 use super::{
     Bench, Part,
@@ -16,6 +16,12 @@ use super::{
     timing::{median, median_of, timed},
 };
 use crate::output::{format_count, format_time};
+
+/// Shared proofs before the measured ones.
+const SHARED_WARM_UPS: usize = 20;
+
+/// The time after which warm-ups end.
+const SHARED_WARM_UP_TIME: Duration = Duration::from_secs(20);
 
 impl Bench<'_> {
     /// Measures proofs of all sizes, and starts with the smallest one.
@@ -70,6 +76,16 @@ impl Bench<'_> {
             self.progress.step(format!("2^{}: proofs on {}", circuit.log, device.id()));
             section.add(device, self.prove_on(device, circuit, &expected).map(|row| vec![row]));
         }
+        if self.devices.len() > 1 {
+            match pool(&self.devices) {
+                Ok(pool) => {
+                    self.progress.step(format!("2^{}: proofs that all devices share", circuit.log));
+                    section.rows.push(self.share(&pool, circuit, &expected)?);
+                }
+                // The same hardware through two APIs, for example.
+                Err(error) => section.notes.push(format!("no shared proofs: {error:#}")),
+            }
+        }
         section.rows.push(Row::of_peer("ark-groth16").median(host));
         let set_up = format_time(circuit.set_up.as_secs_f64());
         section.notes.push(format!(
@@ -101,6 +117,31 @@ impl Bench<'_> {
         if is_gpu(device) {
             row.operations = self.operations(device, circuit)?;
         }
+        Ok(row)
+    }
+
+    /// Measures proofs that all devices make together, one after the other.
+    fn share(&self, pool: &Pool, circuit: &Circuit, expected: &Proof) -> Result<Row> {
+        let prover = Prover::load(pool, circuit.key.clone()).split(Split::Shared);
+        let [r, s] = proof_secrets();
+        let prove = || -> Result<Duration> {
+            let witness = circuit.witness(0)?;
+            let (proved, took) = timed(|| prover.prove_with_secrets(witness, r, s));
+            match proved?.proof == *expected {
+                true => Ok(took),
+                false => bail!("the shared proof differs from that of ark-groth16 with the same secrets"),
+            }
+        };
+        // Devices that are still being prepared take part in later proofs, and their rates are learned.
+        let (start, first) = (Instant::now(), prove()?);
+        for round in 1..SHARED_WARM_UPS {
+            if round >= 4 && start.elapsed() > SHARED_WARM_UP_TIME {
+                break;
+            }
+            prove()?;
+        }
+        let mut row = Row::of_all().median(median_of(self.rounds(), prove)?);
+        row.first_s = Some(first.as_secs_f64());
         Ok(row)
     }
 

@@ -70,6 +70,11 @@ impl Row {
         Row { by: EVENER.into(), on: device.id().to_string(), ..Row::default() }
     }
 
+    /// A measurement of this project's code on all devices together.
+    pub(super) fn of_all() -> Row {
+        Row { by: format!("{EVENER}, shared"), on: "all devices".into(), ..Row::default() }
+    }
+
     /// A measurement of another implementation on all cores.
     pub(super) fn of_peer(name: &str) -> Row {
         let on = format!("{} threads", rayon::current_num_threads());
