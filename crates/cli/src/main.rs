@@ -1,5 +1,6 @@
 //! The `evener` command.
 
+mod bench;
 mod color;
 mod completions;
 mod demo;
@@ -94,6 +95,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Bench(bench::Arguments),
     Demo(demo::Arguments),
     Devices(devices::Arguments),
     Merkle(Box<merkle::Arguments>),
@@ -122,6 +124,7 @@ const TOPIC: &str = "{about-with-newline}";
 
 const AFTER_HELP: &str = "\
 Examples:
+  evener bench zk           measure Groth16 proofs and their arithmetic
   evener demo               build a Merkle tree on all devices of this machine
   evener devices --measure  list the devices and measure their rates
   evener merkle FILE        compute the Merkle root of a file on all devices
@@ -148,6 +151,7 @@ fn main() -> ExitCode {
     verbosity.init_logging();
     return_file_size_errors();
     let result = match command {
+        Command::Bench(arguments) => bench::run(arguments, verbosity),
         Command::Worker => return worker::run(),
         Command::Demo(arguments) => demo::run(arguments, verbosity),
         Command::Devices(arguments) => devices::run(arguments, verbosity),

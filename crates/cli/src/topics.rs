@@ -15,7 +15,7 @@ pub(crate) const EXIT_CODES: [(&str, &str); 4] = [
 ];
 
 /// The environment variables and their effects.
-pub(crate) const VARIABLES: [(&str, &str); 14] = [
+pub(crate) const VARIABLES: [(&str, &str); 15] = [
     ("EVENER_DEVICES", "Devices to use if --devices is not given."),
     (
         "EVENER_CACHE_DIR",
@@ -32,9 +32,10 @@ pub(crate) const VARIABLES: [(&str, &str); 14] = [
     ("EVENER_NCCL", "Path of the NCCL library."),
     ("CUDA_HOME, CUDA_PATH", "CUDA toolkits to search for NVRTC."),
     ("VIRTUAL_ENV, CONDA_PREFIX", "Python environments to search for NVRTC and NCCL."),
+    ("PATH", "Folders in which `evener bench zk` looks for the program snarkrs."),
     ("NO_COLOR", "If not empty, no colors and no bold text, unless --color says otherwise."),
     ("CLICOLOR_FORCE", "If not empty and not 0, colors and bold text even if the output is not a terminal."),
-    ("TMPDIR", "Folder for the trace of `evener demo`."),
+    ("TMPDIR", "Folder for the trace of `evener demo` and for the keys that `evener bench zk` writes."),
     (
         "OMPI_COMM_WORLD_SIZE, PMI_SIZE, PMI_RANK, PMIX_RANK",
         "Set by mpirun and mpiexec: `evener mesh bench` then uses processes as ranks.",

@@ -21,6 +21,8 @@ use crate::{
 ///
 /// Public inputs are read from the file beside the proof whose name has `public` instead of `proof`: NAME.public.json for
 /// NAME.proof.json, and public.json for proof.json. --public names another file.
+///
+/// With -q, prints nothing: the status says whether all proofs are valid.
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true, after_long_help = AFTER_HELP)]
 pub(crate) struct Arguments {

@@ -6,7 +6,8 @@ mod common;
 
 use std::process::Output;
 
-const COMMANDS: [&str; 8] = ["demo", "devices", "merkle", "mesh", "prove", "report", "sim", "verify"];
+const COMMANDS: [&str; 9] =
+    ["bench", "demo", "devices", "merkle", "mesh", "prove", "report", "sim", "verify"];
 
 fn run(arguments: &[&str]) -> Output {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -42,7 +43,9 @@ fn the_manual_has_a_page_for_every_command() {
         let page = std::fs::read_to_string(folder.path().join(&name)).unwrap();
         assert!(page.contains("SEE ALSO"), "{name}");
     }
-    assert!(folder.path().join("evener-merkle-verify.1").exists());
+    for name in ["evener-merkle-verify.1", "evener-bench-zk.1"] {
+        assert!(folder.path().join(name).exists(), "{name}");
+    }
     assert!(!folder.path().join("evener-exit-codes.1").exists(), "topics are sections of evener.1");
 }
 
@@ -81,13 +84,16 @@ fn quiet_is_the_result_alone() {
 #[test]
 fn the_help_of_a_command_says_what_quiet_prints() {
     for arguments in [
-        &["demo"][..],
+        &["bench", "zk"][..],
+        &["demo"],
         &["devices"],
         &["merkle"],
         &["mesh", "plan"],
         &["mesh", "bench"],
+        &["prove"],
         &["report"],
         &["sim"],
+        &["verify"],
     ] {
         let output = run(&[&["help"], arguments].concat());
         assert!(stdout(&output).contains("With -q, prints"), "{arguments:?}: {}", stdout(&output));
@@ -209,7 +215,9 @@ fn help_texts_begin_with_a_verb_and_fit_80_columns() {
         "Verify", "Prove",
     ];
     for command in [
-        &["demo"][..],
+        &["bench"][..],
+        &["bench", "zk"],
+        &["demo"],
         &["devices"],
         &["merkle"],
         &["merkle", "prove"],
@@ -253,6 +261,7 @@ fn possible_values_are_listed() {
         (&["sim", "--help"], &["equal", "proportional", "dynamic", "adaptive"]),
         (&["mesh", "bench", "--help"], &["all_reduce", "all_to_all", "barrier", "sum", "average"]),
         (&["demo", "--help"], &["auto", "always", "never"]),
+        (&["bench", "zk", "--help"], &["field", "msm", "ntt", "groth16", "start", "cpu", "wgpu", "cuda"]),
     ] {
         let output = run(command);
         let text = stdout(&output);

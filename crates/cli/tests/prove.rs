@@ -196,6 +196,27 @@ fn a_key_without_a_contribution_needs_an_option() {
     assert_eq!(output.status.code(), Some(3), "the key is another now: {}", stderr(&output));
 }
 
+/// `EVENER_TEST_SNARKJS` names a folder in which npm has installed snarkjs.
+#[test]
+#[ignore = "needs snarkjs"]
+fn with_snarkjs_every_proof_of_a_measurement_is_valid_there() {
+    let tools = std::env::var_os("EVENER_TEST_SNARKJS")
+        .expect("EVENER_TEST_SNARKJS names a folder with node_modules");
+    let script = Path::new(&tools).join("node_modules/snarkjs/build/cli.cjs");
+    let folder = tempfile::tempdir().unwrap();
+    let prove = ["prove", "--devices", "cpu", "--bench", "2^9", "--proofs", "3", "--out", "."];
+    assert!(evener(folder.path(), &prove).status.success());
+    let verify = |public: &str, proof: &str| {
+        let mut node = std::process::Command::new("node");
+        node.arg(&script).args(["groth16", "verify", "verification_key.json", public, proof]);
+        node.current_dir(folder.path()).output().unwrap().status.success()
+    };
+    for number in 0..3 {
+        assert!(verify(&format!("{number}.public.json"), &format!("{number}.proof.json")));
+    }
+    assert!(!verify("0.public.json", "1.proof.json"));
+}
+
 #[test]
 fn a_measurement_needs_no_files_and_its_proofs_can_be_kept() {
     let folder = tempfile::tempdir().unwrap();
@@ -207,8 +228,10 @@ fn a_measurement_needs_no_files_and_its_proofs_can_be_kept() {
     assert!(said["set_up_s"].as_f64().unwrap() > 0.0 && said["first_proof_s"].as_f64().unwrap() > 0.0);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 
-    let output = evener(folder.path(), &[&bench[..], &["--out", "kept"]].concat());
+    let text = [&bench[..bench.len() - 1], &["--out", "kept"]].concat();
+    let output = evener(folder.path(), &text);
     assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stdout(&output).contains("wrote    kept/verification_key.json\n"), "{}", stdout(&output));
     let verify = ["verify", "--vkey", "kept/verification_key.json", "kept/0.proof.json", "kept/2.proof.json"];
     let output = evener(folder.path(), &verify);
     assert!(output.status.success(), "{}", stderr(&output));

@@ -60,6 +60,20 @@ impl Device {
         Device::from_source(self.shared.source.clone())
     }
 
+    /// Whether two handles are clones of each other, so that what is made from one can be used with the other. Handles of
+    /// the same hardware that were opened separately, as by [`reopened`](Device::reopened), are not.
+    ///
+    /// ```
+    /// use evener_device::Device;
+    ///
+    /// let device = Device::cpu();
+    /// assert!(device.is_clone_of(&device.clone()));
+    /// assert!(!device.is_clone_of(&device.reopened()));
+    /// ```
+    pub fn is_clone_of(&self, other: &Device) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// Opens the device if it is not open yet. Operations do this automatically.
     pub fn open(&self) -> Result<()> {
         self.backend().map(drop)

@@ -2,7 +2,7 @@
 //! other GPUs through Vulkan, Metal or DX12, and the processor's cores.
 //!
 //! This crate re-exports what users need from the crates behind it. The guide in the folder `docs` of the repository
-//! explains the same in five chapters.
+//! explains the same in six chapters.
 //!
 //! # Find the devices
 //!
@@ -115,6 +115,24 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Prove with Groth16 over every device
+//!
+//! [`zk`] proves witnesses of circom circuits with keys of snarkjs, or of circuits that are written with `ark-relations`.
+//! Every proof is verified before it is handed out.
+//!
+//! ```
+//! use evener::{prelude::*, zk::{Error, groth16::{Prover, ProvingKey, Squares}}};
+//!
+//! # fn main() -> Result<(), Error> {
+//! let circuit = Squares::filling(6); // 56 constraints
+//! let key = ProvingKey::set_up(&circuit.r1cs()?)?; // or ProvingKey::read("circuit.zkey")
+//! let prover = Prover::load(&Pool::new([Device::cpu()])?, key); // or Pool::all()
+//! let proved = prover.prove(circuit.witness(3.into())?)?;
+//! prover.key().verifying_key().verify(&proved.proof, &proved.public)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Test what happens when a device fails
 //!
 //! [`testing`] wraps any device so that it fails, hangs, slows down or gives a wrong result on demand.
@@ -130,6 +148,7 @@
 //! | `wgpu` | GPUs through Vulkan, Metal, Direct3D 12 or OpenGL; [`Device::from_wgpu`] |
 //! | `mesh` | [`mesh`]: meshes of devices, and collectives between them |
 //! | `merkle` | [`merkle`]: Merkle trees over a pool |
+//! | `zk` | [`zk`]: Groth16 proofs over BN254, multi-scalar multiplications and transforms |
 
 /// For types of your own in buffers: `#[derive(Clone, Copy, Pod, Zeroable)] #[bytemuck(crate = "evener::bytemuck")]`.
 pub use bytemuck;
@@ -152,6 +171,10 @@ pub use evener_schedule::{
     Arrays, BoxClosure, Cancel, Chunk, Closure, Handle, Job, KernelParams, KernelTask, MapStream, Mapped,
     Pool, Progress, Queue, QueueError, Reduced, Report, Resident, Results, RunError, Strategy, Task,
 };
+/// Groth16 proofs over BN254, and their arithmetic on every device: fields, curves, multi-scalar multiplications and
+/// number-theoretic transforms.
+#[cfg(feature = "zk")]
+pub use evener_zk as zk;
 
 /// The types that most programs need: `use evener::prelude::*`.
 pub mod prelude {
@@ -179,5 +202,6 @@ mod guide {
         sharing_a_load: "docs/sharing-a-load.md",
         failure: "docs/failure.md",
         mesh: "docs/mesh.md",
+        proofs: "docs/proofs.md",
     }
 }

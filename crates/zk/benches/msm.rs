@@ -1,4 +1,5 @@
-//! How fast multi-scalar multiplications are: `cargo bench -p evener-zk --bench msm [-- g1|g2 vulkan never LOG2…]`.
+//! The phases of multi-scalar multiplications, for tuning: `cargo bench -p evener-zk --bench msm [-- g1|g2 vulkan never LOG2…]`.
+//! `evener bench zk` measures the whole.
 //!
 //! For each GPU, or each device that `EVENER_DEVICES` names: bases resident on the device, scalars in pinned memory, the copy
 //! of the scalars in the time; medians of 10. Every result is compared with arkworks', which is timed too. The times of the

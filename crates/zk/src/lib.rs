@@ -9,4 +9,7 @@ pub mod groth16;
 pub mod msm;
 pub mod ntt;
 
+// arkworks' crates, in the version whose types this crate takes.
+pub use {ark_bn254, ark_ec, ark_ff, ark_groth16, ark_poly, ark_relations};
+
 pub use error::{Error, Result};

@@ -11,14 +11,14 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::{ArgGroup, Args};
 use evener_schedule::{Pool, Strategy};
-use evener_zk::groth16::{Batch, Prover, ProvingKey, R1cs, Squares, VerifyingKey, Witness};
-use indicatif::ProgressBar;
+use evener_zk::groth16::{Batch, Prover, ProvingKey, R1cs, Squares, Trapdoor, VerifyingKey, Witness};
 
 use self::{outcome::Outcome, outputs::OutputFiles};
 use crate::{
     UsageError,
     options::{RunOptions, check_outputs, log_run, select_devices},
     output::{display_path, format_count, write_json, write_out, write_stderr, write_trace},
+    progress::ProgressLine,
     verbosity::Verbosity,
 };
 
@@ -27,6 +27,8 @@ use crate::{
 /// The key is a .zkey file of snarkjs, and a witness a .wtns file of circom or snarkjs, both for BN254 (bn128). Every proof
 /// is verified before it is written. For each witness NAME.wtns, NAME.proof.json and NAME.public.json are written, which
 /// snarkjs reads, and `evener verify`.
+///
+/// With -q, prints the name of each proof's file.
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true, after_long_help = AFTER_HELP)]
 #[command(group = ArgGroup::new("circuit").required(true).args(["zkey", "bench"]))]
@@ -57,7 +59,8 @@ pub(crate) struct Arguments {
 
     /// Measure with a circuit of about this many constraints, such as 2^16, instead of files
     ///
-    /// The circuit has a dense witness: constraint i is (x_i + i)(x_i + 7) = x_(i+1). arkworks' set-up makes the key.
+    /// The circuit has a dense witness: constraint i is (x_i + i)(x_i + 7) = x_(i+1). Its key is made for this run, from
+    /// random secrets that are then forgotten. With --out, the verification key is written too.
     #[arg(long, value_name = "2^N", value_parser = power)]
     bench: Option<u32>,
 
@@ -152,13 +155,12 @@ fn bench(arguments: &Arguments, power: u32, is_silent: bool, verbosity: Verbosit
     check_outputs([], outputs.chain([key_file.as_deref(), arguments.run.trace.as_deref()]))?;
 
     let circuit = Squares::filling(power);
-    let spinner = if is_silent { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
-    spinner.enable_steady_tick(Duration::from_millis(100));
-    spinner.set_message(format!("setting up a key for 2^{power} constraints"));
+    let progress = ProgressLine::new(is_silent);
+    progress.step_of(format!("setting up a key for 2^{power} constraints"), 1);
     let began = Instant::now();
-    let key = ProvingKey::set_up(&circuit.r1cs()?)?;
-    let key_time = began.elapsed();
-    spinner.finish_and_clear();
+    let key = Trapdoor::random()?.set_up(&circuit.r1cs()?, &|done, all| progress.set(done, all));
+    progress.finish();
+    let (key, key_time) = (key?, began.elapsed());
     log_key(&key, key_time);
     if let Some(path) = &key_file {
         write_key(path, key.verifying_key())?;
@@ -167,13 +169,14 @@ fn bench(arguments: &Arguments, power: u32, is_silent: bool, verbosity: Verbosit
     let prover = new_prover(key, arguments, is_silent)?;
     // The first proof copies the key to a device and compiles its kernels.
     let began = Instant::now();
-    let first = prover.prove(circuit.witness(1.into())?)?;
+    let first = prover.prove_batch(vec![circuit.witness(1.into())?])?;
     let first_proof = began.elapsed();
     tracing::info!("the first proof took {first_proof:?}");
-    drop(first);
-    let witnesses: evener_zk::Result<Vec<Witness>> =
-        (0..arguments.proofs).map(|number| circuit.witness((u64::from(number) + 2).into())).collect();
-    let witnesses = witnesses?;
+    let witnesses = || -> evener_zk::Result<Vec<Witness>> {
+        (0..arguments.proofs).map(|number| circuit.witness((u64::from(number) + 2).into())).collect()
+    };
+    warm_up(&prover, first, witnesses)?;
+    let witnesses = witnesses()?;
     let began = Instant::now();
     let batch = prover.prove_batch(witnesses)?;
     let mut outcome = Outcome::new(prover.key(), &batch, began.elapsed());
@@ -181,6 +184,30 @@ fn bench(arguments: &Arguments, power: u32, is_silent: bool, verbosity: Verbosit
     outcome.first_proof_s = Some(first_proof.as_secs_f64());
     outcome.verification_key = key_file.map(|path| path.display().to_string());
     finish(arguments, batch, &files, outcome, verbosity)
+}
+
+/// The longest time that a measurement waits for all devices to be ready.
+const WARM_UP: Duration = Duration::from_secs(60);
+
+/// Proves batches that are not measured, until every device that takes part has compiled its kernels and loaded the key.
+/// `first` is the batch before.
+fn warm_up(
+    prover: &Prover,
+    first: Batch,
+    witnesses: impl Fn() -> evener_zk::Result<Vec<Witness>>,
+) -> Result<()> {
+    let began = Instant::now();
+    let is_ready = |batch: &Batch| {
+        batch.report().is_none_or(|report| report.devices.iter().all(|device| device.items > 0))
+    };
+    let is_alone =
+        |batch: &Batch| batch.report().is_none_or(|report| report.devices.len() + report.left_out.len() == 1);
+    if is_alone(&first) {
+        return Ok(());
+    }
+    while !is_ready(&prover.prove_batch(witnesses()?)?) && began.elapsed() < WARM_UP {}
+    tracing::info!("the other devices were ready after {:?}", began.elapsed());
+    Ok(())
 }
 
 fn new_prover(key: ProvingKey, arguments: &Arguments, is_silent: bool) -> Result<Prover> {

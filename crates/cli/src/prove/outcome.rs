@@ -121,8 +121,9 @@ impl Outcome {
             let (set_up, first) = (format_time(set_up), format_time(first));
             lines.push(format!("set-up   {set_up}; the first proof, not counted, took {first}"));
         }
-        for proof in self.proofs.iter().filter_map(|proof| proof.proof.as_ref()) {
-            lines.push(format!("wrote    {}", escape::single_line(proof)));
+        let proofs = self.proofs.iter().filter_map(|proof| proof.proof.as_ref());
+        for file in self.verification_key.iter().chain(proofs) {
+            lines.push(format!("wrote    {}", escape::single_line(file)));
         }
         if let Some(report) = &self.report {
             lines.push(format!("\n{report}"));

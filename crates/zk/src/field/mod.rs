@@ -35,7 +35,7 @@ pub(crate) mod test;
 mod words;
 
 use ark_bn254::{Fq, Fr};
-use ark_ff::BigInt;
+use ark_ff::{BigInt, PrimeField};
 use bytemuck::{Pod, Zeroable};
 use evener_device::{Buffer, Device, Features, Result, Stream};
 use rayon::prelude::*;
@@ -49,6 +49,13 @@ use crate::dialect::Dialect;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct Limbs(pub [u64; 4]);
+
+impl Limbs {
+    /// Whether the limbs are less than the modulus of `Fr`, as those of every element are.
+    pub fn is_reduced_fr(&self) -> bool {
+        BigInt(self.0) < Fr::MODULUS
+    }
+}
 
 impl From<Fr> for Limbs {
     fn from(element: Fr) -> Self {
@@ -112,7 +119,8 @@ pub enum Emitter {
 
 impl Emitter {
     /// All generators.
-    pub const ALL: [Emitter; 4] = [Emitter::CudaPtx, Emitter::CudaPlain, Emitter::WgslU64, Emitter::WgslU32];
+    pub const ALL: [Emitter; 5] =
+        [Emitter::CudaPtx, Emitter::CudaPlain, Emitter::WgslU64, Emitter::WgslU64Loop, Emitter::WgslU32];
 
     /// The features that a device needs for the generated WGSL.
     pub fn features(self) -> Features {

@@ -12,6 +12,7 @@ mod json;
 mod numbers;
 mod r1cs;
 mod sections;
+mod write;
 mod wtns;
 mod zkey;
 

@@ -17,8 +17,8 @@ use crate::{error::Result, groth16::Witness};
 
 static WTNS: FileKind =
     FileKind { magic: b"wtns", versions: &[1, 2], sections: &[(HEADER, "header"), (VALUES, "values")] };
-const HEADER: u32 = 1;
-const VALUES: u32 = 2;
+pub(super) const HEADER: u32 = 1;
+pub(super) const VALUES: u32 = 2;
 
 impl Witness {
     /// Reads a `.wtns` file of circom or snarkjs.

@@ -36,21 +36,21 @@ static ZKEY: FileKind = FileKind {
         (H, "points H"),
     ],
 };
-const PROTOCOL: u32 = 1;
-const HEADER: u32 = 2;
-const IC: u32 = 3;
-const COEFFICIENTS: u32 = 4;
-const A: u32 = 5;
-const B1: u32 = 6;
-const B2: u32 = 7;
-const L: u32 = 8;
-const H: u32 = 9;
+pub(super) const PROTOCOL: u32 = 1;
+pub(super) const HEADER: u32 = 2;
+pub(super) const IC: u32 = 3;
+pub(super) const COEFFICIENTS: u32 = 4;
+pub(super) const A: u32 = 5;
+pub(super) const B1: u32 = 6;
+pub(super) const B2: u32 = 7;
+pub(super) const L: u32 = 8;
+pub(super) const H: u32 = 9;
 
-const GROTH16: u32 = 1;
-const G1_BYTES: usize = 64;
-const G2_BYTES: usize = 128;
+pub(super) const GROTH16: u32 = 1;
+pub(super) const G1_BYTES: usize = 64;
+pub(super) const G2_BYTES: usize = 128;
 /// The bytes of a coefficient: matrix, constraint, signal and value.
-const COEFFICIENT_BYTES: usize = 12 + 32;
+pub(super) const COEFFICIENT_BYTES: usize = 12 + 32;
 /// The largest domain of BN254 that has an odd coset.
 const MAX_DOMAIN: u32 = 1 << 27;
 

@@ -1,16 +1,17 @@
 //! The engine of the processor's cores, by arkworks' multi-scalar multiplications and Fourier transforms.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use ark_bn254::{Fr, G1Affine, G1Projective, G2Affine, G2Projective};
 use ark_ec::VariableBaseMSM;
 use ark_ff::{BigInt, FftField, Field, PrimeField, Zero};
 use ark_poly::{EvaluationDomain, Radix2EvaluationDomain};
-use evener_device::{DeviceId, Error, Result};
+use evener_device::{DeviceId, Error, Result as DeviceResult};
 use rayon::prelude::*;
 use zeroize::Zeroizing;
 
-use super::{Engine, Evaluations, Reduction};
+use super::{Engine, Evaluations, ProvingKey, Reduction, Witness};
+use crate::error::Result;
 
 /// Runs on the threads of the current rayon pool. It is also the reference for other engines.
 ///
@@ -29,25 +30,47 @@ impl CpuEngine {
 }
 
 impl Engine for CpuEngine {
-    type G1Bases = Arc<[G1Affine]>;
-    type G2Bases = Arc<[G2Affine]>;
+    type G1Bases = CpuBases<G1Affine>;
+    type G2Bases = CpuBases<G2Affine>;
+    type Constraints = ();
     type Scalars = Zeroizing<Vec<BigInt<4>>>;
+    type Values = Evaluations;
     type G1Sum = G1Projective;
     type G2Sum = G2Projective;
 
-    fn load_g1(&mut self, points: &Arc<[G1Affine]>) -> Result<Self::G1Bases> {
-        Ok(points.clone())
+    fn load_constraints(&mut self, _: &ProvingKey) -> DeviceResult<()> {
+        // They are in the key.
+        Ok(())
     }
 
-    fn load_g2(&mut self, points: &Arc<[G2Affine]>) -> Result<Self::G2Bases> {
-        Ok(points.clone())
+    fn load_g1(&mut self, points: &Arc<[G1Affine]>, first: usize) -> DeviceResult<Self::G1Bases> {
+        Ok(CpuBases { points: points.clone(), first })
     }
 
-    fn load_scalars(&mut self, scalars: &[Fr]) -> Result<Self::Scalars> {
+    fn load_g2(&mut self, points: &Arc<[G2Affine]>, first: usize) -> DeviceResult<Self::G2Bases> {
+        Ok(CpuBases { points: points.clone(), first })
+    }
+
+    fn load_scalars(&mut self, scalars: &[Fr]) -> DeviceResult<Self::Scalars> {
         Ok(Zeroizing::new(scalars.par_iter().map(|scalar| scalar.into_bigint()).collect()))
     }
 
-    fn quotient(&mut self, values: Evaluations, reduction: Reduction) -> Result<Self::Scalars> {
+    fn evaluate(
+        &mut self,
+        (): &(),
+        key: &ProvingKey,
+        witness: &Witness,
+        _: &Self::Scalars,
+    ) -> DeviceResult<Result<Evaluations>> {
+        Ok(key.evaluate(witness))
+    }
+
+    fn quotient(
+        &mut self,
+        (): &(),
+        values: Evaluations,
+        reduction: Reduction,
+    ) -> DeviceResult<Self::Scalars> {
         let Evaluations { mut a, mut b } = values;
         let unsupported = || Error::Unsupported {
             device: self.device.clone(),
@@ -71,38 +94,74 @@ impl Engine for CpuEngine {
             let vanishing = domain.evaluate_vanishing_polynomial(shift).inverse().unwrap_or(Fr::zero());
             a.par_iter_mut().for_each(|value| *value *= vanishing);
             coset.ifft_in_place(&mut *a);
+            return Ok(Zeroizing::new(bit_reversed(&a, |scalar| scalar.into_bigint())));
         }
         self.load_scalars(&a)
     }
 
+    fn read_scalars(&mut self, scalars: &Self::Scalars) -> DeviceResult<Zeroizing<Vec<Fr>>> {
+        // They were made from elements of the field.
+        let scalar = |number: &BigInt<4>| Fr::from_bigint(*number).unwrap_or_default();
+        Ok(Zeroizing::new(scalars.par_iter().map(scalar).collect()))
+    }
+
     fn begin_g1(
         &mut self,
-        points: &Self::G1Bases,
+        bases: &Self::G1Bases,
+        range: Range<usize>,
         scalars: &Self::Scalars,
-        first: usize,
-    ) -> Result<G1Projective> {
-        Ok(G1Projective::msm_bigint(points, &scalars[first..][..points.len()]))
+    ) -> DeviceResult<G1Projective> {
+        Ok(G1Projective::msm_bigint(&bases.points[range.clone()], bases.scalars(range, scalars)))
     }
 
     fn begin_g2(
         &mut self,
-        points: &Self::G2Bases,
+        bases: &Self::G2Bases,
+        range: Range<usize>,
         scalars: &Self::Scalars,
-        first: usize,
-    ) -> Result<G2Projective> {
-        Ok(G2Projective::msm_bigint(points, &scalars[first..][..points.len()]))
+    ) -> DeviceResult<G2Projective> {
+        Ok(G2Projective::msm_bigint(&bases.points[range.clone()], bases.scalars(range, scalars)))
     }
 
-    fn finish_g1(&mut self, sum: G1Projective) -> Result<G1Projective> {
+    fn finish_g1(&mut self, sum: G1Projective) -> DeviceResult<G1Projective> {
         Ok(sum)
     }
 
-    fn finish_g2(&mut self, sum: G2Projective) -> Result<G2Projective> {
+    fn finish_g2(&mut self, sum: G2Projective) -> DeviceResult<G2Projective> {
         Ok(sum)
+    }
+
+    fn wait(&mut self) -> DeviceResult<()> {
+        Ok(())
+    }
+
+    fn erase(&mut self) -> DeviceResult<()> {
+        // Scalars and values zero themselves.
+        Ok(())
+    }
+}
+
+/// Points, and the index of the scalar of the first.
+#[derive(Debug)]
+pub struct CpuBases<P> {
+    points: Arc<[P]>,
+    first: usize,
+}
+
+impl<P> CpuBases<P> {
+    fn scalars<'a>(&self, range: Range<usize>, all: &'a [BigInt<4>]) -> &'a [BigInt<4>] {
+        &all[self.first..][range]
     }
 }
 
 /// Returns the product element by element.
 fn product(a: &[Fr], b: &[Fr]) -> Vec<Fr> {
     a.par_iter().zip(b).map(|(a, b)| *a * b).collect()
+}
+
+/// Returns the elements of a power of two, each at the index whose bits are those of its own in reverse.
+pub(super) fn bit_reversed<T: Sync, U: Send>(elements: &[T], each: impl Fn(&T) -> U + Sync) -> Vec<U> {
+    let unused = usize::BITS - elements.len().max(1).ilog2();
+    let at = |index: usize| index.reverse_bits().checked_shr(unused).unwrap_or(0);
+    (0..elements.len()).into_par_iter().map(|index| each(&elements[at(index)])).collect()
 }

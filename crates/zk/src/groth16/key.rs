@@ -6,7 +6,7 @@ use ark_bn254::{Fr, G1Affine, G2Affine};
 use rayon::prelude::*;
 use zeroize::Zeroizing;
 
-use super::{R1cs, SparseMatrix, VerifyingKey, Witness, randomness::random_scalar};
+use super::{R1cs, SparseMatrix, VerifyingKey, Witness, cpu::bit_reversed, randomness::random_scalar};
 use crate::error::{Error, Result};
 
 /// A Groth16 proving key over BN254, with the matrices of its circuit.
@@ -123,6 +123,20 @@ impl ProvingKey {
             }
         }
         Ok(ProvingKey { constraints: r1cs.constraints(), c: Some(r1cs.c.clone()), ..self })
+    }
+
+    /// Returns the points that are multiplied by the scalars of [`Engine::quotient`](super::Engine::quotient), in the same
+    /// order and number.
+    pub(crate) fn quotient_points(&self) -> Arc<[G1Affine]> {
+        match self.reduction {
+            Reduction::Circom => self.queries.h.clone(),
+            Reduction::Libsnark => {
+                // There is no point for the last coefficient.
+                let mut points = self.queries.h.to_vec();
+                points.resize(self.domain, G1Affine::identity());
+                bit_reversed(&points, |point| *point).into()
+            }
+        }
     }
 
     /// Fails if a witness has not the number of values that the circuit has wires.

@@ -1,18 +1,19 @@
 //! The task of a run: proves and verifies one witness per item.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use ark_bn254::Fr;
 use evener_device::{
-    Device, DeviceId, DeviceKind, Error as DeviceError, Result as DeviceResult, affinity::unbound,
+    Api, Device, DeviceId, DeviceKind, Error as DeviceError, Result as DeviceResult, affinity::unbound,
 };
 use evener_schedule::{Chunk, Resident, Results, Task};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use zeroize::Zeroizing;
 
 use super::{
-    CpuEngine, Engine, Proof, Proved, ProvingKey, Witness,
-    prove::{LoadedKey, prove},
+    CpuEngine, Engine, GpuEngine, Part, PartSum, Proof, Proved, ProvingKey, SharedProof, Sum, Witness,
+    key_cache::KeyCache,
+    prove::{LoadedKey, prove, time_operations},
     randomness::Blinding,
 };
 use crate::error::{Error, Result};
@@ -36,39 +37,233 @@ pub trait Engines: Send + Sync + 'static {
     ) -> DeviceResult<Box<dyn ProofMaker>>;
 }
 
-/// Makes proofs for one key on one device, which may be wrong: the caller verifies them.
+/// Makes proofs for one key on one device, or parts of them. They may be wrong: the caller verifies them.
 pub trait ProofMaker: Send {
-    /// Proves a witness with the secrets `r` and `s`. The outer error is the device's, the inner one the witness's.
+    /// Proves a witness with the secrets `r` and `s`, and zeroes all memory that depends on the witness. The outer error is
+    /// the device's, the inner one the witness's.
     fn make(&mut self, key: &ProvingKey, witness: &Witness, r: &Fr, s: &Fr) -> DeviceResult<Result<Proof>>;
+
+    /// Computes the scalars of the quotient polynomial for a proof that several devices share, in the order of
+    /// [`Engine::quotient`]. The outer error is the device's, the inner one the witness's.
+    fn make_quotient(
+        &mut self,
+        key: &ProvingKey,
+        proof: &SharedProof,
+    ) -> DeviceResult<Result<Zeroizing<Vec<Fr>>>>;
+
+    /// Computes parts of the sums of a proof that several devices share, in the order of the parts. The witness may stay on
+    /// the device for further parts of the same proof.
+    fn add_up(&mut self, key: &ProvingKey, proof: &SharedProof, parts: &[Part])
+    -> DeviceResult<Vec<PartSum>>;
+
+    /// Zeroes all memory that depends on a witness. This is the last call for each shared proof.
+    fn erase(&mut self) -> DeviceResult<()>;
 }
 
 /// An engine, with the points of a key on its device.
 pub struct Worker<E: Engine> {
     engine: E,
     loaded: Arc<LoadedKey<E>>,
+    held: Held<E>,
     /// The threads for the host's part of a proof; `None` for rayon's own.
     threads: Option<Arc<ThreadPool>>,
+}
+
+/// The secrets of a shared proof that are on a device.
+struct Held<E: Engine> {
+    proof: Option<u64>,
+    /// What was copied to the device last: scalars, and whether they are the quotient's. Each copy replaces the last one.
+    loaded: Option<(bool, E::Scalars)>,
+    /// The quotient's scalars, if this device computed them.
+    computed: Option<E::Scalars>,
+}
+
+impl<E: Engine> Default for Held<E> {
+    fn default() -> Self {
+        Held { proof: None, loaded: None, computed: None }
+    }
+}
+
+impl<E: Engine> Held<E> {
+    /// Returns the scalars of a proof's wires, or of its quotient. They are copied to the device if they are not there.
+    fn scalars(
+        &mut self,
+        engine: &mut E,
+        proof: &SharedProof,
+        of_quotient: bool,
+    ) -> DeviceResult<&E::Scalars> {
+        if self.proof != Some(proof.id()) {
+            *self = Held { proof: Some(proof.id()), ..Held::default() };
+        }
+        let Held { loaded, computed, .. } = self;
+        if let Some(computed) = computed.as_ref().filter(|_| of_quotient) {
+            return Ok(computed);
+        }
+        let scalars = match loaded.take() {
+            Some((is_of_quotient, scalars)) if is_of_quotient == of_quotient => scalars,
+            _ => {
+                engine.load_scalars(if of_quotient { proof.quotient() } else { proof.witness().values() })?
+            }
+        };
+        Ok(&loaded.insert((of_quotient, scalars)).1)
+    }
+}
+
+/// Computes the quotient's scalars for a shared proof.
+fn make_quotient<E: Engine>(
+    engine: &mut E,
+    loaded: &LoadedKey<E>,
+    held: &mut Held<E>,
+    key: &ProvingKey,
+    proof: &SharedProof,
+) -> DeviceResult<Result<Zeroizing<Vec<Fr>>>> {
+    held.computed = None;
+    let wires = held.scalars(engine, proof, false)?;
+    let values = match engine.evaluate(&loaded.constraints, key, proof.witness(), wires)? {
+        Ok(values) => values,
+        Err(error) => return Ok(Err(error)),
+    };
+    let computed = engine.quotient(&loaded.constraints, values, key.reduction)?;
+    let scalars = engine.read_scalars(&computed)?;
+    held.computed = Some(computed);
+    Ok(Ok(scalars))
+}
+
+/// A sum that the device may still be computing.
+enum Begun<E: Engine> {
+    G1(E::G1Sum),
+    G2(E::G2Sum),
+}
+
+/// Computes parts of sums for a shared proof: first those over the wires, then those over the quotient's scalars.
+fn add_up<E: Engine>(
+    engine: &mut E,
+    loaded: &LoadedKey<E>,
+    held: &mut Held<E>,
+    proof: &SharedProof,
+    parts: &[Part],
+) -> DeviceResult<Vec<PartSum>> {
+    let mut sums = vec![None; parts.len()];
+    for of_quotient in [false, true] {
+        let own: Vec<usize> =
+            (0..parts.len()).filter(|&index| (parts[index].sum == Sum::H) == of_quotient).collect();
+        if own.is_empty() {
+            continue;
+        }
+        let scalars = held.scalars(engine, proof, of_quotient)?;
+        let mut begun = Vec::with_capacity(own.len());
+        for &index in &own {
+            let Part { sum, range } = parts[index].clone();
+            begun.push(match sum {
+                Sum::A => Begun::<E>::G1(engine.begin_g1(&loaded.a, range, scalars)?),
+                Sum::B1 => Begun::G1(engine.begin_g1(&loaded.b_g1, range, scalars)?),
+                Sum::L => Begun::G1(engine.begin_g1(&loaded.l, range, scalars)?),
+                Sum::H => Begun::G1(engine.begin_g1(&loaded.h, range, scalars)?),
+                Sum::B2 => Begun::G2(engine.begin_g2(&loaded.b_g2, range, scalars)?),
+            });
+        }
+        for (index, sum) in own.into_iter().zip(begun) {
+            sums[index] = Some(match sum {
+                Begun::G1(sum) => PartSum::G1(engine.finish_g1(sum)?),
+                Begun::G2(sum) => PartSum::G2(engine.finish_g2(sum)?),
+            });
+        }
+    }
+    Ok(sums.into_iter().flatten().collect())
 }
 
 impl<E: Engine + 'static> Worker<E> {
     /// Makes a worker. The first worker of a device copies the key's points there.
     pub fn new(mut engine: E, key: &ProvingKey, resident: &Resident) -> DeviceResult<Self> {
         let loaded = resident.get_or_make(|| LoadedKey::load(&mut engine, key))?;
-        Ok(Worker { engine, loaded, threads: None })
+        Ok(Worker { engine, loaded, held: Held::default(), threads: None })
+    }
+
+    /// Times each operation of a proof by itself, for measurements. The outer error is the device's, the inner one the
+    /// witness's.
+    #[doc(hidden)]
+    pub fn time_operations(
+        &mut self,
+        key: &ProvingKey,
+        witness: &Witness,
+    ) -> DeviceResult<Result<Vec<(&'static str, Duration)>>> {
+        self.with_threads(|engine, loaded, _| time_operations(engine, key, loaded, witness))
+    }
+
+    /// Runs the host's part of a proof in the worker's threads.
+    fn with_threads<R: Send>(
+        &mut self,
+        work: impl FnOnce(&mut E, &LoadedKey<E>, &mut Held<E>) -> R + Send,
+    ) -> R {
+        let Worker { engine, loaded, held, threads } = self;
+        match threads {
+            Some(threads) => threads.install(|| work(engine, loaded, held)),
+            None => work(engine, loaded, held),
+        }
+    }
+
+    /// Does a part of a shared proof. After an error of the device, nothing of the proof stays on it.
+    fn share<R: Send>(
+        &mut self,
+        work: impl FnOnce(&mut E, &LoadedKey<E>, &mut Held<E>) -> DeviceResult<R> + Send,
+    ) -> DeviceResult<R> {
+        self.with_threads(|engine, loaded, held| {
+            let result = work(engine, loaded, held);
+            if result.is_err() {
+                *held = Held::default();
+                let _ = erase(engine);
+            }
+            result
+        })
+    }
+
+    #[cfg(test)]
+    pub(super) fn engine(&mut self) -> &mut E {
+        &mut self.engine
+    }
+
+    #[cfg(test)]
+    pub(super) fn loaded(&self) -> &LoadedKey<E> {
+        &self.loaded
     }
 }
 
 impl<E: Engine + 'static> ProofMaker for Worker<E> {
     fn make(&mut self, key: &ProvingKey, witness: &Witness, r: &Fr, s: &Fr) -> DeviceResult<Result<Proof>> {
-        let Worker { engine, loaded, threads } = self;
-        let mut make = || match key.evaluate(witness) {
-            Ok(values) => prove(engine, key, loaded, witness, values, r, s).map(Ok),
-            Err(error) => Ok(Err(error)),
-        };
-        match threads {
-            Some(threads) => threads.install(make),
-            None => make(),
-        }
+        self.with_threads(|engine, loaded, held| {
+            *held = Held::default();
+            let proof = prove(engine, key, loaded, witness, r, s);
+            // After an error of the device, that error counts.
+            let erased = erase(engine);
+            let proof = proof?;
+            erased.map(|()| proof)
+        })
+    }
+
+    fn make_quotient(
+        &mut self,
+        key: &ProvingKey,
+        proof: &SharedProof,
+    ) -> DeviceResult<Result<Zeroizing<Vec<Fr>>>> {
+        self.share(|engine, loaded, held| make_quotient(engine, loaded, held, key, proof))
+    }
+
+    fn add_up(&mut self, _: &ProvingKey, proof: &SharedProof, parts: &[Part]) -> DeviceResult<Vec<PartSum>> {
+        self.share(|engine, loaded, held| add_up(engine, loaded, held, proof, parts))
+    }
+
+    fn erase(&mut self) -> DeviceResult<()> {
+        self.held = Held::default();
+        erase(&mut self.engine)
+    }
+}
+
+/// Zeroes all memory that depends on a witness. What fails for another reason than the loss of the device, such as too little
+/// memory for a moment, may work the second time.
+fn erase<E: Engine>(engine: &mut E) -> DeviceResult<()> {
+    match engine.erase() {
+        Err(error) if !matches!(error, DeviceError::Lost { .. }) => engine.erase(),
+        erased => erased,
     }
 }
 
@@ -78,12 +273,17 @@ pub(crate) struct OwnEngines;
 
 impl Engines for OwnEngines {
     fn can_use(&self, device: &Device) -> bool {
-        device.describe().is_local_processor()
+        // A processor of another machine has no Rust code of this program.
+        device.describe().api != Api::Cpu || device.describe().is_local_processor()
     }
 
-    fn workers(&self, _: &Device) -> usize {
-        // All cores work on one proof.
-        1
+    fn workers(&self, device: &Device) -> usize {
+        match device.describe().kind {
+            // All cores work on one proof.
+            DeviceKind::Cpu | DeviceKind::Software => 1,
+            // One proof is verified, and the next witness copied, while the device computes another proof.
+            DeviceKind::Discrete | DeviceKind::Integrated | DeviceKind::Virtual => 2,
+        }
     }
 
     fn open(
@@ -92,6 +292,9 @@ impl Engines for OwnEngines {
         key: &Arc<ProvingKey>,
         resident: &Resident,
     ) -> DeviceResult<Box<dyn ProofMaker>> {
+        if device.describe().api != Api::Cpu {
+            return Ok(Box::new(Worker::new(GpuEngine::new(device)?, key, resident)?));
+        }
         let worker = Worker::new(CpuEngine::new(device.id().clone()), key, resident)?;
         Ok(Box::new(Worker { threads: Some(Arc::new(threads_of(device)?)), ..worker }))
     }
@@ -125,12 +328,13 @@ pub(crate) struct ProofTask {
     name: Arc<str>,
     key: Arc<ProvingKey>,
     engines: Arc<dyn Engines>,
+    keys: Arc<KeyCache>,
 }
 
 impl ProofTask {
-    pub(crate) fn new(key: Arc<ProvingKey>, engines: Arc<dyn Engines>) -> Self {
+    pub(super) fn new(key: Arc<ProvingKey>, engines: Arc<dyn Engines>, keys: Arc<KeyCache>) -> Self {
         let name = format!("groth16, domain 2^{}, {} wires", key.domain().ilog2(), key.wires());
-        ProofTask { name: name.into(), key, engines }
+        ProofTask { name: name.into(), key, engines, keys }
     }
 
     /// Proves and verifies a witness. The outer error is the device's, the inner one the witness's.
@@ -197,8 +401,8 @@ impl Task for ProofTask {
         self.prepare_with(device, &Resident::default())
     }
 
-    fn prepare_with(&self, device: &Device, resident: &Resident) -> DeviceResult<State> {
-        let maker = self.engines.open(device, &self.key, resident)?;
+    fn prepare_with(&self, device: &Device, _: &Resident) -> DeviceResult<State> {
+        let maker = self.keys.prepare(device, |shared| self.engines.open(device, &self.key, shared))?;
         Ok(State { device: device.id().clone(), maker })
     }
 

@@ -2,31 +2,23 @@
 
 use std::{
     fmt,
+    marker::PhantomData,
+    ops::Range,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use ark_bn254::Fr;
-use ark_ec::AffineRepr as _;
-use evener_device::{Api, Buffer, Capabilities, Device, DeviceKind, Error, Result, SharedBuffer};
+use evener_device::{Api, Buffer, Device, Error, Program, Result, SharedBuffer};
 use rayon::prelude::*;
 
 use super::{
-    group::{MsmGroup, point_limbs, sum_limbs},
-    kernels::{self, Params, Programs, SORT_GROUP, TABLE_GROUP},
-    plan::{MAX_BUCKETS, Plan, WINDOW_BITS},
-    workspace::{Bases, Marks, MsmWorkspace, Queued},
+    group::MsmGroup,
+    kernels::{self, Programs},
+    parts::{Part, upload_parts},
+    workspace::{Marks, MsmWorkspace, Queued},
 };
 use crate::field::{Emitter, Limbs};
-
-/// Tables are computed if they take at most this fraction of a device's memory.
-const TABLE_MEMORY_FRACTION: u64 = 6;
-
-/// Maximum number of points in memory of one multiplication: an entry has 31 bits for the index of a point.
-const MAX_POINTS: u64 = 1 << 31;
-
-/// Parts begin at multiples of this many scalars: slices that begin at multiples of 2 KiB can be bound on every device.
-const PART_ALIGNMENT: usize = 64;
 
 /// Whether the multiples of each point for all windows are computed when the points are uploaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -54,6 +46,9 @@ pub struct MsmOptions {
     pub groups_per_unit: Option<u32>,
     /// Maximum number of points of one pass. More points are multiplied in several passes.
     pub max_points: Option<usize>,
+    /// Maximum memory of the device for the points. The points beyond it stay on the host and are copied in chunks for each
+    /// multiplication; so are all that the device has no memory for. Default: no limit.
+    pub max_resident_bytes: Option<u64>,
 }
 
 /// Points that stay on a device, to be multiplied by scalars any number of times.
@@ -65,17 +60,55 @@ pub struct MsmBases<P: MsmGroup> {
     workspace: Mutex<Option<MsmWorkspace>>,
 }
 
-enum Points<P: MsmGroup> {
-    Host(Arc<[P::Affine]>),
-    Device { programs: Arc<Programs>, parts: Vec<Part> },
+/// The compiled kernels of a group, for any number of bases on one device.
+pub struct MsmKernels<P: MsmGroup> {
+    device: Device,
+    emitter: Emitter,
+    programs: Arc<Programs>,
+    /// The kernel that computes tables, once some bases have needed it.
+    tables: Mutex<Option<Program>>,
+    group: PhantomData<fn() -> P>,
 }
 
-/// Points of one pass.
-struct Part {
-    points: Buffer<Limbs>,
-    infinite: Buffer<u32>,
-    count: usize,
-    plan: Plan,
+impl<P: MsmGroup> MsmKernels<P> {
+    /// Compiles the kernels. Fails with `Unsupported` on the processor, which needs none.
+    pub fn compile(device: &Device) -> Result<Self> {
+        Self::compile_with(device, &MsmOptions::default())
+    }
+
+    /// Compiles the kernels, with the options `emitter` and `groups_per_unit`.
+    pub fn compile_with(device: &Device, options: &MsmOptions) -> Result<Self> {
+        let emitter = match options.emitter {
+            Some(emitter) => emitter,
+            None => Emitter::for_device(device)?,
+        };
+        let programs = Programs::compile(device, emitter, P::GROUP, options.groups_per_unit)?;
+        let (device, programs, tables) = (device.clone(), Arc::new(programs), Mutex::default());
+        Ok(MsmKernels { device, emitter, programs, tables, group: PhantomData })
+    }
+
+    fn tables(&self) -> Result<Program> {
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(program) = &*tables {
+            return Ok(program.clone());
+        }
+        let program = self.device.compile(&kernels::tables(self.emitter, P::GROUP))?;
+        Ok(tables.insert(program).clone())
+    }
+}
+
+impl<P: MsmGroup> fmt::Debug for MsmKernels<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MsmKernels")
+            .field("device", self.device.id())
+            .field("emitter", &self.emitter)
+            .finish_non_exhaustive()
+    }
+}
+
+enum Points<P: MsmGroup> {
+    Host(Arc<[P::Affine]>),
+    Device { programs: Arc<Programs>, parts: Vec<Part<P>> },
 }
 
 impl<P: MsmGroup> MsmBases<P> {
@@ -86,19 +119,32 @@ impl<P: MsmGroup> MsmBases<P> {
 
     /// Copies points to a device, with other options.
     pub fn upload_with(device: &Device, points: &[P::Affine], options: &MsmOptions) -> Result<Self> {
-        let (device, len) = (device.clone(), points.len());
-        let points = match device.describe().api {
-            Api::Cpu if !device.describe().is_local_processor() => {
-                return Err(Error::Unsupported {
-                    device: device.id().clone(),
-                    operation: "a multi-scalar multiplication".into(),
-                    detail: "arkworks computes on this machine only".into(),
-                });
-            }
-            Api::Cpu => Points::Host(points.into()),
-            _ => upload_parts::<P>(&device, points, options)?,
-        };
+        if device.describe().api == Api::Cpu && !device.describe().is_local_processor() {
+            return Err(Error::Unsupported {
+                device: device.id().clone(),
+                operation: "a multi-scalar multiplication".into(),
+                detail: "arkworks computes on this machine only".into(),
+            });
+        }
+        if device.describe().api == Api::Cpu {
+            let (device, len, points) = (device.clone(), points.len(), Points::Host(points.into()));
+            return Ok(MsmBases { device, len, points, workspace: Mutex::new(None) });
+        }
+        Self::upload_for(&MsmKernels::compile_with(device, options)?, points, options)
+    }
+
+    /// Copies points to the device of compiled kernels. Of the options, those of the kernels have no effect.
+    pub fn upload_for(kernels: &MsmKernels<P>, points: &[P::Affine], options: &MsmOptions) -> Result<Self> {
+        let (device, len) = (kernels.device.clone(), points.len());
+        let parts = upload_parts::<P>(&kernels.device, &|| kernels.tables(), points, options)?;
+        let points = Points::Device { programs: kernels.programs.clone(), parts };
         Ok(MsmBases { device, len, points, workspace: Mutex::new(None) })
+    }
+
+    /// Bytes of device memory that the points take. Points that do not fit are copied for each multiplication.
+    pub fn resident_bytes(&self) -> u64 {
+        let Points::Device { parts, .. } = &self.points else { return 0 };
+        parts.iter().map(Part::resident_bytes).sum()
     }
 
     /// Number of points.
@@ -120,8 +166,7 @@ impl<P: MsmGroup> MsmBases<P> {
     /// points.
     pub fn windows(&self) -> Option<(u32, u32, bool)> {
         let Points::Device { parts, .. } = &self.points else { return None };
-        let plan = parts.first()?.plan;
-        Some((plan.window_bits, plan.windows, plan.is_shared))
+        Some(parts.first()?.windows())
     }
 
     /// Computes the sum of scalar times point. Fails if there are not as many scalars as points.
@@ -184,29 +229,78 @@ impl<P: MsmGroup> MsmBases<P> {
         self.queue(workspace, &aligned, marks)
     }
 
-    fn queue(
+    /// Queues all kernels for a range of the points, without waiting, as [`queue_device`](Self::queue_device) does for all of
+    /// them. There are as many scalars as points, of which those of the range are used.
+    pub fn queue_device_range(
         &self,
         workspace: &mut MsmWorkspace,
+        range: Range<usize>,
         scalars: &Buffer<Limbs>,
-        mut marks: Marks,
     ) -> Result<PendingMsm<P>> {
+        if range == (0..self.len) {
+            return self.queue_device(workspace, scalars);
+        }
+        self.check(scalars.len())?;
+        let (programs, parts) = self.parts_for(workspace)?;
+        if range.start > range.end || range.end > self.len {
+            return Err(self.refuse(format!("the points {range:?} of {}", self.len)));
+        }
+        let has = self.device.capabilities()?;
+        let mut first = 0;
+        let (mut queued, mut marks) = (Vec::new(), Marks::new());
+        workspace.mark(&mut marks, "begin")?;
+        for part in parts {
+            let own = range.start.max(first)..range.end.min(first + part.count);
+            if !own.is_empty() {
+                let within = own.start - first..own.end - first;
+                let used = part.range(workspace, &has, &within)?;
+                // The points before and after the range are multiplied by zero, which adds no entry.
+                let masked = workspace.scalars(used.count)?;
+                let (start, end) = (within.start - used.skipped, within.end - used.skipped);
+                let stream = workspace.stream();
+                for rest in [masked.slice(..start)?, masked.slice(end..)?] {
+                    if !rest.is_empty() {
+                        stream.zero(&rest)?;
+                    }
+                }
+                stream.copy(&scalars.slice(own)?, &masked.slice(start..end)?)?;
+                queued.push(workspace.queue::<P>(&used.bases(programs), &masked, &mut marks)?);
+            }
+            first += part.count;
+        }
+        let event = if workspace.is_timed() { Some(workspace.stream().record_event()?) } else { None };
+        Ok(PendingMsm { queued, marks, event, group: PhantomData })
+    }
+
+    /// Returns the points of each pass. Fails on the processor, and if the workspace is on another device.
+    fn parts_for(&self, workspace: &MsmWorkspace) -> Result<(&Arc<Programs>, &[Part<P>])> {
         let Points::Device { programs, parts } = &self.points else {
             return Err(self.refuse("the processor has no kernels: use `msm`".into()));
         };
         if workspace.device().id() != self.device.id() {
             return Err(self.refuse(format!("the workspace is on {}", workspace.device().id())));
         }
+        Ok((programs, parts))
+    }
+
+    fn queue(
+        &self,
+        workspace: &mut MsmWorkspace,
+        scalars: &Buffer<Limbs>,
+        mut marks: Marks,
+    ) -> Result<PendingMsm<P>> {
+        let (programs, parts) = self.parts_for(workspace)?;
         let mut first = 0;
         let mut queued = Vec::with_capacity(parts.len());
-        for Part { points, infinite, count, plan } in parts {
-            let bases = Bases { programs, plan: *plan, points, infinite, count: *count };
-            let scalars = scalars.slice(first..first + count)?;
-            queued.push(workspace.queue::<P>(&bases, &scalars, &mut marks)?);
-            first += count;
+        for part in parts {
+            let used = part.whole(workspace)?;
+            let scalars = scalars.slice(first..first + part.count)?;
+            queued.push(workspace.queue::<P>(&used.bases(programs), &scalars, &mut marks)?);
+            first += part.count;
         }
         // Timestamps can be read once all operations before them have finished.
         let event = if workspace.is_timed() { Some(workspace.stream().record_event()?) } else { None };
-        Ok(PendingMsm { queued, marks, event, group: std::marker::PhantomData })
+        Ok(PendingMsm { queued, marks, event, group: PhantomData })
     }
 
     fn with_workspace<R>(&self, work: impl FnOnce(&mut MsmWorkspace) -> Result<R>) -> Result<R> {
@@ -249,7 +343,7 @@ pub struct PendingMsm<P> {
     queued: Vec<Queued>,
     marks: Marks,
     event: Option<evener_device::Event>,
-    group: std::marker::PhantomData<fn() -> P>,
+    group: PhantomData<fn() -> P>,
 }
 
 impl<P: MsmGroup> PendingMsm<P> {
@@ -269,124 +363,4 @@ impl<P: MsmGroup> PendingMsm<P> {
         let phases = phases.collect::<Result<Vec<_>>>()?;
         Ok((self.wait()?, phases))
     }
-}
-
-/// Returns the largest number of points of one pass, and their plan, within the device's limits.
-pub(super) fn plan_part<P: MsmGroup>(
-    has: &Capabilities,
-    points: usize,
-    is_shared: bool,
-    options: &MsmOptions,
-) -> (usize, Plan) {
-    let max_bytes = has.max_binding_bytes.min(has.max_buffer_bytes);
-    let sum_bytes = (sum_limbs::<P>() * size_of::<Limbs>()) as u64;
-    let point_bytes = (point_limbs::<P>() * size_of::<Limbs>()) as u64;
-    let plan_for = |count: u64| match options.window_bits {
-        Some(bits) => Plan::new(bits, is_shared),
-        None => Plan::best(count, is_shared, max_bytes / sum_bytes),
-    };
-    let max_groups = u64::from(has.max_groups[0]) * u64::from(SORT_GROUP.min(TABLE_GROUP));
-    let mut count = (points as u64)
-        .min(options.max_points.map_or(u64::MAX, |max| max.max(PART_ALIGNMENT) as u64))
-        .min(max_groups);
-    loop {
-        let plan = plan_for(count);
-        let points_in_memory = count * plan.points_per_base();
-        let fits = points_in_memory * point_bytes <= max_bytes
-            && count * u64::from(plan.windows) * 4 <= max_bytes
-            && count * u64::from(plan.windows) < MAX_POINTS;
-        if fits || count <= PART_ALIGNMENT as u64 {
-            return (count as usize, plan);
-        }
-        count = count.div_ceil(2);
-    }
-}
-
-/// Returns a bit for each point: whether it is infinite. Keys of real circuits have many such points, and their digits need
-/// no entries.
-pub(super) fn infinite_bits<P: MsmGroup>(points: &[P::Affine]) -> Vec<u32> {
-    let word = |points: &[P::Affine]| {
-        (0..).zip(points).fold(0, |word, (bit, point)| word | u32::from(point.is_zero()) << bit)
-    };
-    points.par_chunks(32).map(word).collect()
-}
-
-/// Returns the length of each part but the last: about the same for all, and such that the scalars of each part begin
-/// where they can be bound to a kernel.
-fn part_len(points: usize, max_count: usize) -> usize {
-    if max_count >= points {
-        return points.max(1);
-    }
-    let passes = points.div_ceil(max_count);
-    let even = points.div_ceil(passes).next_multiple_of(PART_ALIGNMENT);
-    if even <= max_count { even } else { max_count / PART_ALIGNMENT * PART_ALIGNMENT }
-}
-
-/// Whether tables are to be computed.
-fn uses_tables<P: MsmGroup>(
-    device: &Device,
-    has: &Capabilities,
-    points: usize,
-    options: &MsmOptions,
-) -> bool {
-    match options.tables {
-        Tables::Always => true,
-        Tables::Never => false,
-        Tables::Auto => {
-            let (count, plan) = plan_part::<P>(has, points, true, options);
-            let bytes =
-                points as u64 * plan.points_per_base() * (point_limbs::<P>() * size_of::<Limbs>()) as u64;
-            let memory = device.describe().memory_bytes.unwrap_or(0);
-            // Several passes cost more than wider windows bring.
-            device.describe().kind == DeviceKind::Discrete
-                && bytes <= memory / TABLE_MEMORY_FRACTION
-                && count >= plan_part::<P>(has, points, false, options).0
-        }
-    }
-}
-
-fn upload_parts<P: MsmGroup>(
-    device: &Device,
-    points: &[P::Affine],
-    options: &MsmOptions,
-) -> Result<Points<P>> {
-    let emitter = match options.emitter {
-        Some(emitter) => emitter,
-        None => Emitter::for_device(device)?,
-    };
-    let has = device.capabilities()?;
-    if let Some(bits) = options.window_bits {
-        let is_shared = options.tables != Tables::Never;
-        if !WINDOW_BITS.contains(&bits) || Plan::new(bits, is_shared).buckets() > MAX_BUCKETS {
-            let detail = format!(
-                "windows of {bits} bits: at least {WINDOW_BITS:?} with at most {MAX_BUCKETS} buckets"
-            );
-            let operation = "multi-scalar multiplication".into();
-            return Err(Error::Unsupported { device: device.id().clone(), operation, detail });
-        }
-    }
-    let is_shared = uses_tables::<P>(device, &has, points.len(), options);
-    let programs = Programs::compile(device, emitter, P::GROUP, options.groups_per_unit)?;
-    let tables = if is_shared { Some(device.compile(&kernels::tables(emitter, P::GROUP))?) } else { None };
-    let (max_count, plan) = plan_part::<P>(&has, points.len(), is_shared, options);
-    let mut stream = device.stream()?;
-    let mut parts = Vec::new();
-    for part in points.chunks(part_len(points.len(), max_count)) {
-        let count = part.len();
-        let limbs = point_limbs::<P>();
-        let buffer = device.buffer_uninit::<Limbs>(count * limbs * plan.points_per_base() as usize)?;
-        let in_memory: Vec<P::DevicePoint> = part.par_iter().map(P::device_point).collect();
-        stream.upload(bytemuck::cast_slice(&in_memory), &buffer.slice(..count * limbs)?)?;
-        if let Some(tables) = &tables {
-            let bound = tables.bind(&[buffer.arg()])?;
-            for window in 1..plan.windows {
-                let params = Params { level: window, ..Params::new(&plan, count) };
-                stream.launch(&bound, (count as u32).div_ceil(TABLE_GROUP), &params)?;
-            }
-        }
-        let infinite = device.buffer_from(&infinite_bits::<P>(part))?;
-        parts.push(Part { points: buffer, infinite, count, plan });
-    }
-    stream.wait()?;
-    Ok(Points::Device { programs: Arc::new(programs), parts })
 }

@@ -33,6 +33,7 @@
 mod bases;
 mod group;
 mod kernels;
+mod parts;
 mod plan;
 mod pool;
 #[cfg(test)]
@@ -40,7 +41,7 @@ mod test;
 mod workspace;
 
 pub use self::{
-    bases::{MsmBases, MsmOptions, PendingMsm, Tables},
+    bases::{MsmBases, MsmKernels, MsmOptions, PendingMsm, Tables},
     group::MsmGroup,
     pool::{MsmError, msm, msm_g1, msm_g2},
     workspace::MsmWorkspace,

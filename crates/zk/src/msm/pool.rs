@@ -9,9 +9,10 @@ use evener_schedule::{Chunk, Pool, Results, RunError, Task};
 use rayon::prelude::*;
 
 use super::{
-    bases::{MsmOptions, plan_part},
+    bases::MsmOptions,
     group::{MsmGroup, point_limbs},
     kernels::Programs,
+    parts::plan_part,
     plan::Plan,
     workspace::{Bases, Marks, MsmWorkspace},
 };

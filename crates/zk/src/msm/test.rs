@@ -64,10 +64,8 @@ fn check_emitter<P: MsmGroup>(device: &Device, emitter: Emitter, sizes: &[usize]
     for &size in sizes {
         let bases = MsmBases::<P>::upload_with(device, &all[..size], &options).unwrap();
         check(&about("random"), &bases, &all[..size], &random(size, size as u64));
-        if size == largest {
-            for (what, scalars) in skewed(size) {
-                check(&about(what), &bases, &all, &scalars);
-            }
+        for (what, scalars) in skewed(size) {
+            check(&about(what), &bases, &all[..size], &scalars);
         }
     }
     let size = largest.min(200);
@@ -93,6 +91,7 @@ fn the_processor_computes_as_arkworks_does() {
         let bases = MsmBases::<G1Projective>::upload(&Device::cpu(), &all).unwrap();
         let scalars = random(size, 5);
         check("processor", &bases, &all, &scalars);
+        skewed(size).iter().for_each(|(what, scalars)| check(what, &bases, &all, scalars));
         let sum: G1Projective = all.iter().zip(&scalars).map(|(point, scalar)| *point * scalar).sum();
         assert_eq!(bases.msm(&scalars).unwrap(), sum);
     }
@@ -195,6 +194,55 @@ fn g1_is_multiplied_in_passes_and_with_tables_with_vulkan() {
     }
 }
 
+/// Ranges of points, resident or in host memory, with tables and without.
+fn check_ranges<P: MsmGroup>(device: &Device, count: usize, tables: &[Tables]) {
+    let (all, scalars) = (points::<P>(count), random(count, 8));
+    let in_memory: Vec<Limbs> = scalars.iter().map(|scalar| (*scalar).into()).collect();
+    let buffer = device.buffer_from(&in_memory).unwrap();
+    let point_bytes = size_of::<P::DevicePoint>() as u64;
+    let kernels = MsmKernels::<P>::compile(device).unwrap();
+    let limits = [None, Some(count as u64 * point_bytes / 2), Some(0)];
+    for (&tables, max_resident_bytes) in tables.iter().flat_map(|tables| limits.map(|limit| (tables, limit)))
+    {
+        if tables == Tables::Always && max_resident_bytes.is_some() {
+            continue;
+        }
+        for max_points in [None, Some(count / 3)] {
+            let options = MsmOptions { tables, max_points, max_resident_bytes, ..MsmOptions::default() };
+            let bases = MsmBases::upload_for(&kernels, &all, &options).unwrap();
+            if let Some(limit) = max_resident_bytes {
+                assert!(
+                    bases.resident_bytes() <= limit + limit / 64,
+                    "{} of {limit}",
+                    bases.resident_bytes()
+                );
+            }
+            let mut workspace = MsmWorkspace::new(device).unwrap();
+            for range in [0..count, 0..0, 0..1, 5..count, 0..count - 7, 77..2 * count / 3, count - 1..count] {
+                let found = bases.queue_device_range(&mut workspace, range.clone(), &buffer).unwrap();
+                let expected = P::msm_on_host(&all[range.clone()], &scalars[range.clone()]);
+                let about = format!("{range:?} of {count} with {options:?} on {}", device.id());
+                assert_eq!(found.wait().unwrap(), expected, "{about}");
+            }
+            assert!(bases.queue_device_range(&mut workspace, 0..count + 1, &buffer).is_err());
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn ranges_of_points_that_fit_or_not_are_multiplied_with_vulkan() {
+    check_ranges::<G1Projective>(&devices(Api::Vulkan)[0], 5000, &[Tables::Never]);
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn ranges_of_points_that_fit_or_not_are_multiplied_with_card() {
+    let card = &devices(Api::Cuda)[0];
+    check_ranges::<G1Projective>(card, 50_000, &[Tables::Never, Tables::Always]);
+    check_ranges::<G2Projective>(card, 10_000, &[Tables::Never, Tables::Always]);
+}
+
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn every_width_of_windows_gives_the_same_sum_with_vulkan() {
@@ -239,7 +287,8 @@ fn g1_is_multiplied_as_arkworks_does_with_card() {
                 );
             }
         }
-        check_emitter::<G1Projective>(&device, Emitter::CudaPtx, &[1 << 20], Tables::Auto);
+        let sizes: Vec<usize> = (10..=20).map(|log| 1 << log).collect();
+        check_emitter::<G1Projective>(&device, Emitter::CudaPtx, &sizes, Tables::Auto);
     }
 }
 

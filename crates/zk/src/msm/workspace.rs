@@ -6,6 +6,7 @@ use evener_device::{
     Buffer, Device, Direction, Result, SharedBuffer, StagingBuffer, Stream, Timestamp, Transfer,
 };
 use rayon::prelude::*;
+use zeroize::Zeroize;
 
 use super::{
     group::{MsmGroup, point_limbs, sum_limbs},
@@ -35,6 +36,9 @@ pub struct MsmWorkspace {
 /// Buffers, each as long as the largest need so far.
 #[derive(Debug, Default)]
 struct Buffers {
+    /// Points that are copied for each multiplication, and which of them are infinite.
+    points: Option<Buffer<Limbs>>,
+    infinite: Option<Buffer<u32>>,
     scalars: Option<Buffer<Limbs>>,
     counters: Option<Buffer<u32>>,
     sums: Option<Buffer<[u32; 2]>>,
@@ -49,13 +53,24 @@ struct Buffers {
     results: Option<Buffer<Limbs>>,
 }
 
-/// Returns the first `len` elements of a kept buffer, or of a new one if it is too short.
-fn grown<T: Pod>(kept: &mut Option<Buffer<T>>, device: &Device, len: usize) -> Result<Buffer<T>> {
-    let buffer = match kept.take() {
-        Some(buffer) if buffer.len() >= len => buffer,
-        _ => device.buffer_uninit(len)?,
-    };
-    kept.insert(buffer).slice(..len)
+/// Returns the first `len` elements of a kept buffer, or of a new one if it is too short. The old one, which may depend on
+/// secret scalars, is then zeroed before it is freed.
+fn grown<T: Pod>(
+    kept: &mut Option<Buffer<T>>,
+    device: &Device,
+    stream: &mut Stream,
+    len: usize,
+) -> Result<Buffer<T>> {
+    match kept {
+        Some(buffer) if buffer.len() >= len => buffer.slice(..len),
+        _ => {
+            let larger = device.buffer_uninit(len)?;
+            if let Some(old) = kept.replace(larger.clone()) {
+                stream.zero(&old)?;
+            }
+            Ok(larger)
+        }
+    }
 }
 
 /// Points of time between the phases of a multiplication.
@@ -113,14 +128,15 @@ impl MsmWorkspace {
 
     /// Queues zeros over everything that depends on the scalars of earlier calls.
     pub fn erase(&mut self) -> Result<()> {
-        let Buffers { scalars, counters, offsets, runs, ranks, entries, .. } = &self.buffers;
-        for buffer in [counters, offsets, ranks, entries].into_iter().flatten() {
+        let Buffers { counters, info, offsets, ranks, entries, firsts, .. } = &self.buffers;
+        for buffer in [counters, info, offsets, ranks, entries, firsts].into_iter().flatten() {
             self.stream.zero(buffer)?;
         }
-        for buffer in runs.iter() {
+        let Buffers { sums, runs, scalars, buckets, partials, results, .. } = &self.buffers;
+        for buffer in [sums, runs].into_iter().flatten() {
             self.stream.zero(buffer)?;
         }
-        for buffer in scalars.iter().chain(&self.buffers.buckets).chain(&self.buffers.partials) {
+        for buffer in [scalars, buckets, partials, results].into_iter().flatten() {
             self.stream.zero(buffer)?;
         }
         Ok(())
@@ -128,7 +144,7 @@ impl MsmWorkspace {
 
     /// Copies scalars to the device through staging memory.
     pub(super) fn upload(&mut self, scalars: &[Fr]) -> Result<Buffer<Limbs>> {
-        let to = grown(&mut self.buffers.scalars, &self.device, scalars.len())?;
+        let to = grown(&mut self.buffers.scalars, &self.device, &mut self.stream, scalars.len())?;
         self.upload_with(&to, scalars.len(), |part, memory| {
             let from = &scalars[part];
             memory.par_chunks_mut(1 << 12).zip(from.par_chunks(1 << 12)).for_each(|(to, from)| {
@@ -158,14 +174,49 @@ impl MsmWorkspace {
     /// Queues a copy of scalars from shared host memory.
     pub(super) fn upload_shared(&mut self, scalars: &SharedBuffer<Limbs>) -> Result<Buffer<Limbs>> {
         let len = scalars.as_slice().len();
-        let to = grown(&mut self.buffers.scalars, &self.device, len)?;
+        let to = grown(&mut self.buffers.scalars, &self.device, &mut self.stream, len)?;
         self.stream.upload_shared(scalars, 0..len, &to)?;
         Ok(to)
     }
 
+    /// Copies points, and the bits that tell which of them are infinite, to memory that the next such copy reuses.
+    pub(super) fn copy_points(
+        &mut self,
+        points: &[Limbs],
+        infinite: &[u32],
+    ) -> Result<(Buffer<Limbs>, Buffer<u32>)> {
+        let (kept, stream) = (&mut self.buffers, &mut self.stream);
+        let on_device = (
+            grown(&mut kept.points, &self.device, stream, points.len())?,
+            grown(&mut kept.infinite, &self.device, stream, infinite.len())?,
+        );
+        stream.upload(points, &on_device.0)?;
+        stream.upload(infinite, &on_device.1)?;
+        Ok(on_device)
+    }
+
+    /// Returns whether all memory that depends on scalars is zero.
+    #[cfg(test)]
+    pub(crate) fn is_erased(&mut self) -> Result<bool> {
+        let Buffers { counters, info, offsets, ranks, entries, firsts, .. } = &self.buffers;
+        let mut words = Vec::new();
+        for buffer in [counters, info, offsets, ranks, entries, firsts].into_iter().flatten() {
+            words.extend(self.stream.download(buffer)?.wait()?);
+        }
+        let Buffers { sums, runs, scalars, buckets, partials, results, .. } = &self.buffers;
+        for buffer in [sums, runs].into_iter().flatten() {
+            words.extend(self.stream.download(buffer)?.wait()?.into_iter().flatten());
+        }
+        let mut is_zero = words.into_iter().all(|word| word == 0);
+        for buffer in [scalars, buckets, partials, results].into_iter().flatten() {
+            is_zero &= self.stream.download(buffer)?.wait()?.iter().all(|limbs| *limbs == Limbs::default());
+        }
+        Ok(is_zero)
+    }
+
     /// Returns memory for scalars.
     pub(super) fn scalars(&mut self, len: usize) -> Result<Buffer<Limbs>> {
-        grown(&mut self.buffers.scalars, &self.device, len)
+        grown(&mut self.buffers.scalars, &self.device, &mut self.stream, len)
     }
 
     pub(super) fn mark(&mut self, marks: &mut Marks, phase: &'static str) -> Result<()> {
@@ -184,30 +235,29 @@ impl MsmWorkspace {
     ) -> Result<Queued> {
         let Bases { programs, plan, points, infinite, count } = *bases;
         let device = self.device.clone();
-        let kept = &mut self.buffers;
+        let (kept, stream) = (&mut self.buffers, &mut self.stream);
         let digits = count * plan.windows as usize;
         let buckets = plan.buckets() as usize;
         let scan_groups = buckets.div_ceil(SCAN_BUCKETS as usize);
-        let counters = grown(&mut kept.counters, &device, buckets)?;
-        let sums = grown(&mut kept.sums, &device, scan_groups)?;
-        let info = grown(&mut kept.info, &device, 2)?;
-        let offsets = grown(&mut kept.offsets, &device, buckets)?;
-        let runs = grown(&mut kept.runs, &device, buckets + 1)?;
-        let ranks = grown(&mut kept.ranks, &device, digits)?;
-        let entries = grown(&mut kept.entries, &device, digits)?;
-        let bucket_sums = grown(&mut kept.buckets, &device, buckets * sum_limbs::<P>())?;
+        let counters = grown(&mut kept.counters, &device, stream, buckets)?;
+        let sums = grown(&mut kept.sums, &device, stream, scan_groups)?;
+        let info = grown(&mut kept.info, &device, stream, 2)?;
+        let offsets = grown(&mut kept.offsets, &device, stream, buckets)?;
+        let runs = grown(&mut kept.runs, &device, stream, buckets + 1)?;
+        let ranks = grown(&mut kept.ranks, &device, stream, digits)?;
+        let entries = grown(&mut kept.entries, &device, stream, digits)?;
+        let bucket_sums = grown(&mut kept.buckets, &device, stream, buckets * sum_limbs::<P>())?;
         let root_len = plan.sets() as usize * plan.window_bits as usize;
-        let results = grown(&mut kept.results, &device, root_len * sum_limbs::<P>())?;
+        let results = grown(&mut kept.results, &device, stream, root_len * sum_limbs::<P>())?;
         let points = points.slice(..count * plan.points_per_base() as usize * point_limbs::<P>())?;
 
         let segments = digits.div_ceil(MIN_SEGMENT as usize).clamp(1, programs.segments as usize);
-        let partials = grown(&mut kept.partials, &device, 2 * segments * sum_limbs::<P>())?;
-        let firsts = grown(&mut kept.firsts, &device, segments)?;
+        let partials = grown(&mut kept.partials, &device, stream, 2 * segments * sum_limbs::<P>())?;
+        let firsts = grown(&mut kept.firsts, &device, stream, segments)?;
 
         let params = Params { segments: segments as u32, ..Params::new(&plan, count) };
         let scalar_groups = (count as u32).div_ceil(SORT_GROUP);
         let scalars = scalars.slice(..count)?;
-        let stream = &mut self.stream;
         stream.zero(&counters)?;
         let count_digits =
             programs.count_digits.bind(&[scalars.arg(), infinite.arg(), counters.arg(), ranks.arg()])?;
@@ -274,7 +324,7 @@ impl Queued {
     /// Waits for the sums, and combines them: bits of a bucket's index, then windows.
     pub(super) fn wait<P: MsmGroup>(self) -> Result<P> {
         let Queued { transfer, plan } = self;
-        let host = transfer.wait()?;
+        let mut host = transfer.wait()?;
         let sums: &[P::DeviceSum] = bytemuck::cast_slice(host.as_slice());
         let of_set = |sums: &[P::DeviceSum]| {
             let mut sums = sums.iter().map(|sum| P::from_device(*sum));
@@ -283,11 +333,14 @@ impl Queued {
             sums.rev().fold(P::zero(), |total, bit| total.double() + bit) + all
         };
         let sets = sums.chunks(plan.window_bits as usize).map(of_set);
-        Ok(sets.rev().fold(P::zero(), |mut total, set| {
+        let total = sets.rev().fold(P::zero(), |mut total, set| {
             for _ in 0..plan.window_bits {
                 total.double_in_place();
             }
             total + set
-        }))
+        });
+        // The scalars may be secret, and their sums too.
+        bytemuck::cast_slice_mut::<Limbs, u64>(host.as_mut_slice()).zeroize();
+        Ok(total)
     }
 }

@@ -1,5 +1,8 @@
 //! Number-theoretic transforms over `Fr`: on a GPU in few passes over memory, on the processor with arkworks.
 //!
+//! [`Ntt`] transforms buffers of one device. [`ntt`](ntt()), [`intt`], [`coset_ntt`] and [`coset_intt`] transform a slice on the
+//! devices of a pool, and [`transform_batch`] many of them.
+//!
 //! A transform of 2^k elements computes `X[j] = Σ x[i] · ω^(i·j)`, where ω is the root of unity of order 2^k that arkworks
 //! uses, or its inverse.
 //!
@@ -34,6 +37,7 @@
 //! ```
 
 mod kernels;
+mod pool;
 mod processor;
 #[cfg(test)]
 mod test;
@@ -43,6 +47,7 @@ use ark_ff::{FftField, Field};
 use evener_device::{Buffer, Device, Error, Program, Result, Stream};
 
 use self::kernels::{Flags, Params, PowerParams};
+pub use self::pool::{NttError, Transform, coset_intt, coset_ntt, intt, ntt, transform_batch};
 use crate::field::{Emitter, Limbs};
 
 /// The largest supported transform, as a power of two: roots of unity of this order exist in `Fr`.

@@ -2,7 +2,11 @@
 
 use ark_bn254::FrConfig;
 use ark_poly::{EvaluationDomain, Radix2EvaluationDomain};
-use evener_device::Api;
+use evener_device::{
+    Api,
+    testing::{Fault, Faults, InjectedError},
+};
+use evener_schedule::Pool;
 use rayon::prelude::*;
 
 use super::*;
@@ -123,7 +127,7 @@ fn transforms_are_arkworks_with_card() {
 fn large_transforms_are_arkworks_with_card() {
     for device in devices(Api::Cuda) {
         let ntt = Ntt::new(&device, 24).unwrap();
-        for log_len in [20, 22] {
+        for log_len in 18..=22 {
             check(&device.id().to_string(), &ntt, log_len);
         }
         let input = values(1 << 24);
@@ -159,4 +163,94 @@ fn a_length_that_is_no_power_of_two_or_too_long_is_refused() {
     let refused = ntt.in_natural_order(&mut stream, &data, Root::Forward, Scale::Before(&table));
     assert!(matches!(refused, Err(Error::Unsupported { .. })));
     assert!(matches!(Ntt::new(&device, MAX_LOG_LEN + 1), Err(Error::Unsupported { .. })));
+}
+
+fn pool(devices: &[Device]) -> Pool {
+    Pool::builder().devices(devices).keep_history_at(None).build().unwrap()
+}
+
+/// Polynomials of several sizes, transformed one by one and as a batch.
+fn check_pool(pool: &Pool, log_lens: &[u32]) {
+    let shift = Fr::from(11u64);
+    let domain = |len| Radix2EvaluationDomain::<Fr>::new(len).unwrap();
+    let coset = |len| domain(len).get_coset(shift).unwrap();
+    let inputs: Vec<Vec<Fr>> = log_lens.iter().map(|log_len| values(1 << log_len)).collect();
+    type Reference<'a> = &'a dyn Fn(&[Fr]) -> Vec<Fr>;
+    let transforms: [(Transform, Reference<'_>); 4] = [
+        (Transform::Ntt, &|input| domain(input.len()).fft(input)),
+        (Transform::Intt, &|input| domain(input.len()).ifft(input)),
+        (Transform::CosetNtt(shift), &|input| coset(input.len()).fft(input)),
+        (Transform::CosetIntt(shift), &|input| coset(input.len()).ifft(input)),
+    ];
+    for (transform, reference) in transforms {
+        let mut batch = inputs.clone();
+        transform_batch(pool, transform, &mut batch).unwrap();
+        for (input, found) in inputs.iter().zip(&batch) {
+            assert!(*found == reference(input), "{transform:?} of {} elements in a batch", input.len());
+        }
+        for input in &inputs {
+            let mut found = input.clone();
+            match transform {
+                Transform::Ntt => ntt(pool, &mut found),
+                Transform::Intt => intt(pool, &mut found),
+                Transform::CosetNtt(shift) => coset_ntt(pool, &mut found, shift),
+                Transform::CosetIntt(shift) => coset_intt(pool, &mut found, shift),
+            }
+            .unwrap();
+            assert!(found == reference(input), "{transform:?} of {} elements", input.len());
+        }
+    }
+}
+
+#[test]
+fn polynomials_over_a_pool_are_transformed_as_arkworks_does_in_order() {
+    let log_lens = [0, 1, 7, 3, 10, 10, 2, 9, 12, 5];
+    check_pool(&pool(&[Device::cpu()]), &log_lens);
+    check_pool(&pool(&Device::cpu().split(&[1, 1]).unwrap()), &log_lens);
+    transform_batch::<Vec<Fr>>(&pool(&[Device::cpu()]), Transform::Ntt, &mut []).unwrap();
+}
+
+#[test]
+fn polynomials_over_a_pool_that_cannot_be_transformed_are_refused_and_unchanged() {
+    let pool = pool(&[Device::cpu()]);
+    let mut batch = vec![values(8), values(8)[..5].to_vec()];
+    let error = transform_batch(&pool, Transform::Ntt, &mut batch).unwrap_err();
+    assert!(matches!(error, NttError::Length { index: 1, len: 5 }), "{error}");
+    assert_eq!(batch[0], values(8));
+    assert!(matches!(ntt(&pool, &mut []), Err(NttError::Length { index: 0, len: 0 })));
+    let mut polynomial = values(8);
+    for shifted in [coset_ntt, coset_intt] {
+        assert!(matches!(shifted(&pool, &mut polynomial, Fr::from(0u64)), Err(NttError::ZeroShift)));
+    }
+    assert_eq!(polynomial, values(8));
+}
+
+/// A GPU that is lost, and one that has too little memory, at some operation.
+fn check_pool_with_faults(gpu: &Device) {
+    for (operation, error) in [(25, InjectedError::Lost), (40, InjectedError::OutOfMemory)] {
+        let (faulty, faults) = Faults::wrap(gpu);
+        faults.at(operation, Fault::Fail(error));
+        check_pool(&pool(&[faulty]), &[6; 6]);
+        assert!(faults.operations() > operation, "the GPU was used");
+    }
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn polynomials_over_gpus_and_the_processor_are_transformed_as_arkworks_does_with_vulkan() {
+    let gpu = devices(Api::Vulkan).remove(0);
+    check_pool(&pool(std::slice::from_ref(&gpu)), &[0, 1, 9, 4, 12]);
+    check_pool(&pool(&[gpu.clone(), Device::cpu()]), &[10; 24]);
+    check_pool_with_faults(&gpu);
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn polynomials_over_gpus_and_the_processor_are_transformed_as_arkworks_does_with_card() {
+    let card = devices(Api::Cuda).remove(0);
+    check_pool(&pool(std::slice::from_ref(&card)), &[0, 1, 9, 4, 16, 20]);
+    let mut parts = card.split(&[16, 40, 76]).unwrap();
+    parts.push(Device::cpu());
+    check_pool(&pool(&parts), &[14; 40]);
+    check_pool_with_faults(&card);
 }

@@ -14,8 +14,12 @@ use evener_device::{Device, DeviceId, Result as DeviceResult};
 use evener_schedule::{Resident, RunError};
 use evener_zk::{
     Error, Result,
-    groth16::{CpuEngine, Engines, Proof, ProofMaker, Prover, ProvingKey, Squares, Witness, Worker},
+    groth16::{
+        CpuEngine, Engines, Part, PartSum, Proof, ProofMaker, Prover, ProvingKey, SharedProof, Squares,
+        Witness, Worker,
+    },
 };
+use zeroize::Zeroizing;
 
 use crate::{key, pool, pool_of, prover, squares, witness};
 
@@ -85,6 +89,27 @@ impl ProofMaker for Maker {
         let Some(count) = &self.wrong_proofs else { return Ok(proof) };
         count.fetch_add(1, Relaxed);
         Ok(proof.map(|proof| Proof { c: (proof.c + G1Affine::generator()).into_affine(), ..proof }))
+    }
+
+    fn make_quotient(
+        &mut self,
+        key: &ProvingKey,
+        proof: &SharedProof,
+    ) -> DeviceResult<Result<Zeroizing<Vec<Fr>>>> {
+        self.worker.make_quotient(key, proof)
+    }
+
+    fn add_up(
+        &mut self,
+        key: &ProvingKey,
+        proof: &SharedProof,
+        parts: &[Part],
+    ) -> DeviceResult<Vec<PartSum>> {
+        self.worker.add_up(key, proof, parts)
+    }
+
+    fn erase(&mut self) -> DeviceResult<()> {
+        self.worker.erase()
     }
 }
 

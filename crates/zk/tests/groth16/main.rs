@@ -8,7 +8,11 @@
 mod batches;
 mod circuits;
 mod damage;
+mod devices;
+mod faults;
+mod processors;
 mod reference;
+mod shared;
 mod snarkjs;
 
 use ark_bn254::Fr;

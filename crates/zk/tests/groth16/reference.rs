@@ -8,17 +8,17 @@ use ark_relations::utils::matrix::Matrix;
 use evener_zk::{
     Error,
     format::{public_from_json, public_to_json},
-    groth16::{Proof, ProvingKey, R1cs, Squares, VerifyingKey, Witness},
+    groth16::{Proof, Prover, ProvingKey, R1cs, Squares, VerifyingKey, Witness},
 };
 use taceo_circom_types::{CheckElement, groth16::Zkey};
 use taceo_groth16::{CircomReduction, ConstraintMatrices};
 
 use crate::{
-    PROOF, PUBLIC, R1CS, VKEY, WTNS, ZKEY, key, prover, r1cs, scalars, squares, verifying_key, witness,
+    PROOF, PUBLIC, R1CS, VKEY, WTNS, ZKEY, key, pool, prover, r1cs, scalars, squares, verifying_key, witness,
 };
 
 /// Secrets with edge values.
-fn secrets() -> Vec<(Fr, Fr)> {
+pub(crate) fn secrets() -> Vec<(Fr, Fr)> {
     let random = scalars(1, 4);
     vec![
         (random[0], random[1]),
@@ -32,19 +32,24 @@ fn secrets() -> Vec<(Fr, Fr)> {
 
 #[test]
 fn with_fixed_secrets_the_proof_for_an_arkworks_key_is_that_of_ark_groth16() {
-    for power in [1, 4, 5, 9] {
+    check_arkworks_keys(&|key| Prover::load(&pool(), key), &[1, 4, 5, 9], &secrets());
+}
+
+/// Checks that a prover's proofs for keys of arkworks are those of `ark-groth16`.
+pub(crate) fn check_arkworks_keys(load: &dyn Fn(ProvingKey) -> Prover, powers: &[u32], secrets: &[(Fr, Fr)]) {
+    for &power in powers {
         let circuit = Squares::filling(power);
         let r1cs = circuit.r1cs().unwrap();
         let mut random = <ark_std::rand::rngs::StdRng as ark_std::rand::SeedableRng>::seed_from_u64(7);
         let ark = Groth16::<Bn254>::generate_random_parameters_with_reduction(&r1cs, &mut random).unwrap();
-        let prover = prover(ProvingKey::from_ark(ark.clone(), &r1cs).unwrap());
+        let prover = load(ProvingKey::from_ark(ark.clone(), &r1cs).unwrap());
         let matrix = |index: usize| -> Matrix<Fr> {
             let matrix = [r1cs.a(), r1cs.b(), r1cs.c()][index];
             let row = |row| matrix.row(row).iter().map(|&(wire, value)| (value, wire as usize)).collect();
             (0..matrix.rows()).map(row).collect()
         };
         let matrices = [matrix(0), matrix(1), matrix(2)];
-        for (r, s) in secrets() {
+        for &(r, s) in secrets {
             let witness = circuit.witness(r + Fr::from(5)).unwrap();
             let expected = Groth16::<Bn254>::create_proof_with_reduction_and_matrices(
                 &ark,
@@ -63,10 +68,15 @@ fn with_fixed_secrets_the_proof_for_an_arkworks_key_is_that_of_ark_groth16() {
 
 #[test]
 fn with_fixed_secrets_the_proof_for_a_zkey_is_that_of_taceo_groth16() {
+    check_zkey(&|key| Prover::load(&pool(), key), &secrets());
+}
+
+/// Checks that a prover's proofs for a key of snarkjs are those of `taceo-groth16`.
+pub(crate) fn check_zkey(load: &dyn Fn(ProvingKey) -> Prover, secrets: &[(Fr, Fr)]) {
     let zkey = Zkey::<Bn254>::from_reader(ZKEY, CheckElement::Yes).unwrap();
     let (matrices, ark): (ConstraintMatrices<Fr>, ark_groth16::ProvingKey<Bn254>) = zkey.into();
-    let prover = prover(key());
-    for (r, s) in secrets() {
+    let prover = load(key());
+    for &(r, s) in secrets {
         let expected = taceo_groth16::Groth16::<Bn254>::prove::<CircomReduction>(
             &ark,
             r,

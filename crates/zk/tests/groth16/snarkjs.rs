@@ -1,5 +1,6 @@
 //! Round trips with snarkjs, for a circuit of circomlib. `scripts/test all` installs snarkjs, circom and circomlib, and names
-//! their folder in `EVENER_TEST_SNARKJS`.
+//! their folder in `EVENER_TEST_SNARKJS`. `EVENER_TEST_SNARKJS_SIZES=16:4,20:2` proves batches of 4 and 2 witnesses of 2^16 and
+//! 2^20 constraints for arkworks' keys instead of small ones.
 
 use std::{
     path::{Path, PathBuf},
@@ -205,15 +206,26 @@ fn with_snarkjs_proofs_of_a_circomlib_circuit_are_valid_there_and_its_own_here()
 #[ignore = "needs snarkjs"]
 fn with_snarkjs_proofs_for_an_arkworks_key_are_valid_there() {
     let tools = Tools::find();
-    let circuit = Squares::filling(10);
-    let key = ProvingKey::set_up(&circuit.r1cs().unwrap()).unwrap();
-    std::fs::write(tools.path("ark.json"), key.verifying_key().to_json().to_string()).unwrap();
-    let prover = Prover::load(&pool(), key);
-    let witnesses = (0..3).map(|first| circuit.witness(Fr::from(first)).unwrap()).collect();
-    for result in prover.prove_batch(witnesses).unwrap().into_results() {
-        let Proved { proof, public } = result.unwrap();
-        assert!(tools.verifies("ark.json", &public_to_json(&public), &proof.to_json()));
-        let wrong = public_to_json(&[public[0] + Fr::from(1)]);
-        assert!(!tools.verifies("ark.json", &wrong, &proof.to_json()));
+    let sizes = std::env::var("EVENER_TEST_SNARKJS_SIZES").unwrap_or("10:3".into());
+    for size in sizes.split(',') {
+        let (log, count) =
+            size.split_once(':').expect("EVENER_TEST_SNARKJS_SIZES is a list such as 16:4,20:2");
+        let (log, count): (u32, u64) = (log.parse().unwrap(), count.parse().unwrap());
+        let circuit = Squares::filling(log);
+        let start = std::time::Instant::now();
+        let key = ProvingKey::set_up(&circuit.r1cs().unwrap()).unwrap();
+        println!("2^{log}: arkworks' set-up took {:?}", start.elapsed());
+        std::fs::write(tools.path("ark.json"), key.verifying_key().to_json().to_string()).unwrap();
+        let prover = Prover::load(&pool(), key);
+        let witnesses = (0..count).map(|first| circuit.witness(Fr::from(first)).unwrap()).collect();
+        let start = std::time::Instant::now();
+        let results = prover.prove_batch(witnesses).unwrap().into_results();
+        println!("2^{log}: {count} proofs took {:?}", start.elapsed());
+        for result in results {
+            let Proved { proof, public } = result.unwrap();
+            assert!(tools.verifies("ark.json", &public_to_json(&public), &proof.to_json()));
+            let wrong = public_to_json(&[public[0] + Fr::from(1)]);
+            assert!(!tools.verifies("ark.json", &wrong, &proof.to_json()));
+        }
     }
 }

@@ -1,0 +1,294 @@
+//! One proof by several devices.
+//!
+//! A proof is cut into pieces: the quotient polynomial, and ranges of the points of each sum. A first run spreads the quotient
+//! and the sums over the wires, a second one the sum over the quotient's scalars. The scheduler hands out the pieces by the
+//! devices' measured rates, and gives those of a device that fails to others. A device computes one sum for all pieces of a
+//! chunk that follow each other. Addition in a group is exact, so the proof is the same to the last bit, however the pieces
+//! were divided.
+//!
+//! If the proof does not verify, the host computes every sum that the devices computed. Devices whose sums differ are wrong:
+//! they take no part in shared proofs for a while, and the host's sums make the proof. If none differs, the witness does not
+//! satisfy the circuit.
+
+mod choose;
+mod pieces;
+mod proof;
+mod quarantine;
+mod task;
+
+use std::{
+    collections::BTreeSet,
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use ark_bn254::Fr;
+use evener_device::DeviceId;
+use evener_schedule::{Cancel, Job, Pool, Resident, Strategy};
+use zeroize::Zeroizing;
+
+pub(super) use self::choose::{Chooser, Way};
+pub use self::{
+    choose::Split,
+    pieces::{Part, Sum},
+    proof::SharedProof,
+    task::PartSum,
+};
+use self::{
+    pieces::{Cut, Piece, even_ranges, joined, pieces},
+    proof::EndOnDrop,
+    quarantine::Quarantine,
+    task::{ChunkResult, Item, PieceTask},
+};
+use super::{
+    CpuEngine, Engines, Proof, ProofMaker, Proved, ProvingKey, Witness, Worker,
+    key_cache::KeyCache,
+    prove::{Blinds, Sums},
+    randomness::Blinding,
+};
+use crate::error::{Error, Result};
+
+/// Runs after which the host computes the pieces that are left.
+const MAX_RUNS: usize = 3;
+
+/// Makes proofs that all devices of a pool share.
+pub(super) struct SharedProver {
+    key: Arc<ProvingKey>,
+    job: Job<'static, PieceTask>,
+    task: PieceTask,
+    quarantine: Arc<Quarantine>,
+    cut: Arc<Cut>,
+    deadline: Option<Duration>,
+}
+
+/// A part of a sum or the quotient, and the device that computed it.
+struct Record {
+    device: DeviceId,
+    sums: Vec<(Part, PartSum)>,
+    quotient: Option<Arc<Zeroizing<Vec<Fr>>>>,
+}
+
+impl SharedProver {
+    pub(super) fn new(
+        pool: &Pool,
+        key: Arc<ProvingKey>,
+        engines: Arc<dyn Engines>,
+        keys: Arc<KeyCache>,
+    ) -> Self {
+        let devices = pool.devices();
+        let quarantine = Arc::new(Quarantine::new(devices.iter().map(|device| device.id().clone())));
+        let task = PieceTask::new(key.clone(), engines, keys, quarantine.clone());
+        // Whether all devices together are faster than one is measured as a whole.
+        let job = pool.job(&task).all_devices();
+        SharedProver { key, job, task, quarantine, cut: Arc::new(even_ranges), deadline: None }
+    }
+
+    /// Sets the strategy that shares out the pieces.
+    pub(super) fn strategy(self, strategy: Strategy) -> Self {
+        SharedProver { job: self.job.strategy(strategy), ..self }
+    }
+
+    /// Sets the token that cancels proofs.
+    pub(super) fn cancel(self, cancel: &Cancel) -> Self {
+        SharedProver { job: self.job.cancel(cancel), ..self }
+    }
+
+    /// Fails a proof that takes longer than this.
+    pub(super) fn deadline(self, deadline: Duration) -> Self {
+        SharedProver { deadline: Some(deadline), ..self }
+    }
+
+    /// Cuts the points of each sum in another way. The ranges of a sum contain every point once, in order.
+    pub(super) fn cut(self, cut: Arc<Cut>) -> Self {
+        SharedProver { cut, ..self }
+    }
+
+    /// The devices that take no part, because they computed a wrong result not long ago.
+    pub(super) fn quarantined(&self) -> Vec<DeviceId> {
+        self.quarantine.devices()
+    }
+
+    /// Proves a witness, whose length was checked, and verifies the proof.
+    pub(super) fn prove(&self, witness: &Arc<Witness>, blinding: &Blinding) -> Result<Proved> {
+        let deadline = self.deadline.and_then(|deadline| Instant::now().checked_add(deadline));
+        let public = witness.values()[1..=self.key.public()].to_vec();
+        let proof = SharedProof::new(witness.clone());
+        // Also after errors, no device keeps the witness.
+        let end = EndOnDrop(proof.clone());
+        let mut of_wires = vec![Piece::Quotient];
+        of_wires.extend(pieces(&self.key, &Sum::OF_WIRES, &*self.cut));
+        let mut records = self.run(&proof, of_wires, deadline)?;
+        let Some(quotient) = records.iter().find_map(|record| record.quotient.clone()) else {
+            return Err(Error::Unprovable);
+        };
+        proof.set_quotient(quotient);
+        records.extend(self.run(&proof, pieces(&self.key, &[Sum::H], &*self.cut), deadline)?);
+        let mut sums = Sums::default();
+        for (part, sum) in records.iter().flat_map(|record| &record.sums) {
+            sums.add(part.sum, sum);
+        }
+        let blinds = Blinds::new(&self.key, &blinding.r, &blinding.s);
+        let verified = |sums: &Sums| {
+            let proof: Proof = blinds.proof(sums);
+            let is_valid = self.key.verifying.verify(&proof, &public).is_ok();
+            is_valid.then(|| Proved { proof, public: public.clone() })
+        };
+        if let Some(proved) = verified(&sums) {
+            return Ok(proved);
+        }
+        tracing::warn!("a proof of several devices does not verify: the host computes it again");
+        let (wrong, right) = self.audit(&proof, &records)?;
+        drop(end);
+        for device in wrong {
+            tracing::warn!(%device, "a device computed a wrong part of a proof, and is left out of the next ones");
+            self.quarantine.add(&device);
+        }
+        verified(&right).ok_or(Error::Unprovable)
+    }
+
+    /// Has the devices compute pieces.
+    fn run(
+        &self,
+        proof: &Arc<SharedProof>,
+        pieces: Vec<Piece>,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Record>> {
+        let mut records = Vec::new();
+        let mut left: Vec<Item> =
+            pieces.into_iter().map(|piece| Item { proof: proof.clone(), piece }).collect();
+        for _ in 0..MAX_RUNS {
+            if left.is_empty() {
+                return Ok(records);
+            }
+            let results = match deadline {
+                None => self.job.map(&left)?,
+                Some(deadline) => {
+                    let rest = deadline.saturating_duration_since(Instant::now());
+                    self.job.with_task(&self.task).deadline(rest).map(&left)?
+                }
+            };
+            let mut again = Vec::new();
+            for counted in counted_chunks(results.results()) {
+                match counted {
+                    Counted::Chunk(result) => records.push(Record::new(result)?),
+                    Counted::Missing(index) => again.push(left[index].clone()),
+                }
+            }
+            left = again;
+        }
+        if !left.is_empty() {
+            let mut host = self.host()?;
+            let parts = joined(left.iter().map(|item| &item.piece));
+            let quotient = match left.iter().any(|item| item.piece == Piece::Quotient) {
+                true => Some(Arc::new(host.make_quotient(&self.key, proof)??)),
+                false => None,
+            };
+            let sums = host.add_up(&self.key, proof, &parts)?;
+            let sums = parts.into_iter().zip(sums).collect();
+            records.push(Record { device: DeviceId::from("host"), sums, quotient });
+        }
+        Ok(records)
+    }
+
+    /// Computes all parts on the host. Returns the devices whose parts differ, and the right sums.
+    fn audit(&self, proof: &Arc<SharedProof>, records: &[Record]) -> Result<(BTreeSet<DeviceId>, Sums)> {
+        let (mut host, mut wrong, mut right) = (self.host()?, BTreeSet::new(), Sums::default());
+        for record in records {
+            let parts: Vec<Part> = record.sums.iter().map(|(part, _)| part.clone()).collect();
+            // The sums over the quotient's scalars are compared for the scalars that the devices were given.
+            let sums = host.add_up(&self.key, proof, &parts)?;
+            for ((part, found), expected) in record.sums.iter().zip(&sums) {
+                if !found.is(expected) {
+                    wrong.insert(record.device.clone());
+                }
+                right.add(part.sum, expected);
+            }
+        }
+        let quotient = host.make_quotient(&self.key, proof)??;
+        if *quotient != proof.quotient() {
+            let by = records.iter().filter(|record| record.quotient.is_some());
+            wrong.extend(by.map(|record| record.device.clone()));
+            let again = SharedProof::new(proof.witness_handle());
+            again.set_quotient(Arc::new(quotient));
+            let all = Part { sum: Sum::H, range: 0..Sum::H.points(&self.key) };
+            right.h = Default::default();
+            for sum in host.add_up(&self.key, &again, std::slice::from_ref(&all))? {
+                right.add(Sum::H, &sum);
+            }
+        }
+        Ok((wrong, right))
+    }
+
+    /// The reference, in the threads of the current rayon pool.
+    fn host(&self) -> Result<Worker<CpuEngine>> {
+        Ok(Worker::new(CpuEngine::new(DeviceId::from("host")), &self.key, &Resident::default())?)
+    }
+}
+
+impl Record {
+    /// Fails with the witness's error if the device found that the witness does not satisfy the circuit.
+    fn new(result: &ChunkResult) -> Result<Record> {
+        let quotient = result.quotient.clone().transpose()?;
+        Ok(Record { device: result.device.clone(), sums: result.sums.clone(), quotient })
+    }
+}
+
+/// A chunk that counts as a whole, or a piece that does not count.
+enum Counted<'a> {
+    Chunk(&'a ChunkResult),
+    Missing(usize),
+}
+
+/// Returns the chunks of which every piece was accepted, and the indices of the other pieces: if two devices computed
+/// overlapping chunks, neither result may count as a whole.
+fn counted_chunks(results: &[Arc<ChunkResult>]) -> Vec<Counted<'_>> {
+    let mut counted = Vec::new();
+    let mut index = 0;
+    while index < results.len() {
+        let chunk: &Range<u64> = &results[index].chunk;
+        let end = usize::try_from(chunk.end).unwrap_or(usize::MAX);
+        let own = results.get(index..end).unwrap_or_default();
+        let is_whole = chunk.start == index as u64
+            && !own.is_empty()
+            && own.iter().all(|other| Arc::ptr_eq(other, &results[index]));
+        if is_whole {
+            counted.push(Counted::Chunk(&results[index]));
+            index = end;
+        } else {
+            counted.push(Counted::Missing(index));
+            index += 1;
+        }
+    }
+    counted
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_chunk_counts_only_if_all_its_pieces_were_accepted() {
+        let result = |chunk: Range<u64>| {
+            let device = DeviceId::from("any");
+            Arc::new(ChunkResult { chunk, device, sums: Vec::new(), quotient: None })
+        };
+        let counted = |results: &[Arc<ChunkResult>]| {
+            let (mut chunks, mut missing) = (Vec::new(), Vec::new());
+            for counted in counted_chunks(results) {
+                match counted {
+                    Counted::Chunk(result) => chunks.push(result.chunk.clone()),
+                    Counted::Missing(index) => missing.push(index),
+                }
+            }
+            (chunks, missing)
+        };
+        let (long, end, last) = (result(0..4), result(2..4), result(4..5));
+        // The last two pieces of a chunk of four were computed by another device first.
+        let overlapping = [long.clone(), long, end.clone(), end, last];
+        assert_eq!(counted(&overlapping), (vec![2..4, 4..5], vec![0, 1]));
+        assert_eq!(counted(&[]), (vec![], vec![]));
+        // Two devices computed the same chunk, and a piece of each was accepted.
+        assert_eq!(counted(&[result(0..2), result(0..2)]), (vec![], vec![0, 1]));
+    }
+}
