@@ -71,7 +71,7 @@ impl Device {
     /// assert!(!device.is_clone_of(&device.reopened()));
     /// ```
     pub fn is_clone_of(&self, other: &Device) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
+        Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// Opens the device if it is not open yet. Operations do this automatically.
