@@ -51,7 +51,7 @@ fn random_cuts_over_random_devices_make_the_same_proof() {
     let key = ProvingKey::set_up(&circuit.r1cs().unwrap()).unwrap();
     let alone = Prover::load(&pool_of(&[Device::cpu()]), key.clone());
     let strategies = [Strategy::Adaptive, Strategy::Equal, Strategy::Proportional, Strategy::Dynamic];
-    for seed in 0..24 {
+    for seed in 0..16 {
         let mut random = StdRng::seed_from_u64(seed);
         let secrets = scalars(seed, 3);
         let devices = processors(random.gen_range(1..=3));
@@ -115,7 +115,8 @@ fn check_mixed(gpu: &Device, beside: &[Device], power: u32) {
     let circuit = Squares::filling(power);
     let key = ProvingKey::set_up(&circuit.r1cs().unwrap()).unwrap();
     let alone = Prover::load(&pool_of(&[Device::cpu()]), key.clone());
-    let prover = shared(&devices, key).cut(random_ranges(u64::from(power)));
+    // With equal shares, the GPU takes part however slow it is.
+    let prover = shared(&devices, key).cut(random_ranges(u64::from(power))).strategy(Strategy::Equal);
     let mut took_part = 0;
     for round in 0..200 {
         let secrets = scalars(round, 3);

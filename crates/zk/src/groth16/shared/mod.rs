@@ -25,7 +25,7 @@ use std::{
 
 use ark_bn254::Fr;
 use evener_device::DeviceId;
-use evener_schedule::{Cancel, Job, Pool, Resident, Strategy};
+use evener_schedule::{Cancel, Job, Pool, Resident, Settings, Strategy};
 use zeroize::Zeroizing;
 
 pub(super) use self::choose::{Chooser, Way};
@@ -79,8 +79,10 @@ impl SharedProver {
         let devices = pool.devices();
         let quarantine = Arc::new(Quarantine::new(devices.iter().map(|device| device.id().clone())));
         let task = PieceTask::new(key.clone(), engines, keys, quarantine.clone());
-        // Whether all devices together are faster than one is measured as a whole.
-        let job = pool.job(&task).all_devices();
+        // Whether all devices together are faster than one is measured as a whole. A copy of a part of a chunk would make the
+        // rest of the chunk useless, because its sum is one: only chunks that may have hung are copied.
+        let settings = Settings { speculative_copies: false, ..Settings::default() };
+        let job = pool.job(&task).settings(settings).all_devices();
         SharedProver { key, job, task, quarantine, cut: Arc::new(even_ranges), deadline: None }
     }
 

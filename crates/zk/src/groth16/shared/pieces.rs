@@ -7,8 +7,8 @@ use super::super::ProvingKey;
 /// Pieces of a sum in the first group, and in the second: enough to divide by the devices' rates.
 const G1_PIECES: usize = 24;
 const G2_PIECES: usize = 48;
-/// Minimum number of points of a piece.
-const MIN_POINTS: usize = 64;
+/// Minimum number of points of a piece: sums of fewer take longer per point.
+const MIN_POINTS: usize = 512;
 /// Pieces with more points than this begin at a multiple of it, from where a GPU can multiply without the points before.
 const ALIGNMENT: usize = 1 << 11;
 /// The cost of a point in the second group, and of an element of the domain for the quotient, relative to a point in the
@@ -116,7 +116,7 @@ mod test {
 
     #[test]
     fn every_point_is_in_one_range_and_pieces_in_order_are_joined() {
-        for points in [0, 1, 63, 64, 65, 1000, 5000, 100_000, 1 << 20, (1 << 20) + 77] {
+        for points in [0, 1, 511, 512, 513, 1000, 5000, 100_000, 1 << 20, (1 << 20) + 77] {
             for sum in [Sum::A, Sum::B2] {
                 let ranges = even_ranges(sum, points);
                 let end = ranges.iter().fold(0, |end, range| {
