@@ -40,6 +40,7 @@ mod pool;
 mod test;
 mod workspace;
 
+pub(crate) use self::workspace::grown;
 pub use self::{
     bases::{MsmBases, MsmKernels, MsmOptions, PendingMsm, Tables},
     group::MsmGroup,

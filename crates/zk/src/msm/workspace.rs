@@ -55,7 +55,7 @@ struct Buffers {
 
 /// Returns the first `len` elements of a kept buffer, or of a new one if it is too short. The old one, which may depend on
 /// secret scalars, is then zeroed before it is freed.
-fn grown<T: Pod>(
+pub(crate) fn grown<T: Pod>(
     kept: &mut Option<Buffer<T>>,
     device: &Device,
     stream: &mut Stream,

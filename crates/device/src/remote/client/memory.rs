@@ -3,7 +3,8 @@
 use std::{
     any::Any,
     ops::Range,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Condvar, Mutex, PoisonError},
+    time::Duration,
 };
 
 use crate::{
@@ -14,15 +15,22 @@ use crate::{
 
 type Block = Vec<CacheLine>;
 
+/// How long a block may take to be returned after its copy has finished.
+const RETURN_LIMIT: Duration = Duration::from_secs(5);
+
 /// Where a copy puts the block back when it has finished.
-type Home = Arc<Mutex<Option<Block>>>;
+#[derive(Debug, Default)]
+struct Home {
+    block: Mutex<Option<Block>>,
+    returned: Condvar,
+}
 
 #[derive(Debug)]
 pub(super) struct RemoteHostMemory {
     device: DeviceId,
     block: Block,
     bytes: usize,
-    lent: Option<Home>,
+    lent: Option<Arc<Home>>,
 }
 
 impl RemoteHostMemory {
@@ -42,7 +50,7 @@ impl RemoteHostMemory {
     /// Lends the block to a copy.
     pub(super) fn lend(&mut self) -> Result<LentBlock> {
         self.reclaim()?;
-        let home = Home::default();
+        let home = Arc::new(Home::default());
         self.lent = Some(home.clone());
         Ok(LentBlock { block: std::mem::take(&mut self.block), home })
     }
@@ -64,7 +72,10 @@ impl HostMemory for RemoteHostMemory {
 
     fn reclaim(&mut self) -> Result<()> {
         let Some(home) = &self.lent else { return Ok(()) };
-        let Some(block) = home.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+        // The worker may report the end of a copy before the thread that sent its last piece has returned the block.
+        let block = home.block.lock().unwrap_or_else(PoisonError::into_inner);
+        let returned = home.returned.wait_timeout_while(block, RETURN_LIMIT, |block| block.is_none());
+        let Some(block) = returned.unwrap_or_else(PoisonError::into_inner).0.take() else {
             let detail = "the copy is still in flight: wait for it first";
             return Err(Error::unsupported(&self.device, "reclaiming host memory", detail));
         };
@@ -95,13 +106,14 @@ impl SharedMemory for RemoteSharedMemory {
 #[derive(Debug)]
 pub(super) struct LentBlock {
     block: Block,
-    home: Home,
+    home: Arc<Home>,
 }
 
 impl Drop for LentBlock {
     fn drop(&mut self) {
         let block = std::mem::take(&mut self.block);
-        *self.home.lock().unwrap_or_else(PoisonError::into_inner) = Some(block);
+        *self.home.block.lock().unwrap_or_else(PoisonError::into_inner) = Some(block);
+        self.home.returned.notify_all();
     }
 }
 
@@ -159,5 +171,27 @@ impl DownloadTarget {
 
     pub(super) fn is_complete(&self) -> bool {
         self.missing.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_block_whose_copy_has_just_finished_is_waited_for() {
+        let mut memory = RemoteHostMemory::new(100, DeviceId::from("cpu")).unwrap();
+        memory.bytes_mut().fill(7);
+        let lent = memory.lend().unwrap();
+        assert!(memory.bytes().is_empty());
+        let returning = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(50));
+            drop(lent);
+        });
+        memory.reclaim().unwrap();
+        assert_eq!(memory.bytes(), [7; 100]);
+        returning.join().unwrap();
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    library::{Library, MpiHandle},
+    library::{Calls, Library, MpiHandle},
     signal::SavedAction,
 };
 use crate::backend::TransportFailure;
@@ -406,6 +406,19 @@ pub(super) fn start<H: MpiHandle>(library: Library<H>) -> Result<Messenger, Stri
 }
 
 impl<H: MpiHandle> Mpi<H> {
+    /// Calls a function of MPI with a number of bytes, their type and a place for the request that it makes.
+    #[inline(always)]
+    fn make_request(
+        &self,
+        bytes: usize,
+        call: impl FnOnce(&Calls<H>, c_int, H, &mut H) -> c_int,
+    ) -> Result<Request, ErrorCode> {
+        let Library { calls, constants, .. } = &self.library;
+        let mut request = constants.null_request;
+        let code = call(calls, bytes as c_int, constants.byte, &mut request);
+        check(code, request.number())
+    }
+
     /// Returns this rank's number, the number of ranks, and the maximum tag if the library has the attribute.
     fn begin(&mut self) -> Result<(usize, usize, Option<c_int>), String> {
         let (calls, constants) = (self.library.calls, self.library.constants);
@@ -482,12 +495,11 @@ impl<H: MpiHandle> MessageLibrary for Mpi<H> {
         to: usize,
         tag: c_int,
     ) -> Result<Request, ErrorCode> {
-        let Library { calls, constants, .. } = &self.library;
-        let (bytes, to, mut request) = (bytes as c_int, to as c_int, constants.null_request);
-        // SAFETY: the caller promises that the buffer has `bytes` and is not moved or accessed until its request ends.
-        let code =
-            unsafe { (calls.isend)(buffer.cast(), bytes, constants.byte, to, tag, self.comm, &mut request) };
-        check(code, request.number())
+        self.make_request(bytes, |calls, bytes, byte, request| {
+            let to = to as c_int;
+            // SAFETY: the caller promises that the buffer has `bytes` and is not moved or accessed until its request ends.
+            unsafe { (calls.isend)(buffer.cast(), bytes, byte, to, tag, self.comm, request) }
+        })
     }
 
     unsafe fn receive(
@@ -497,13 +509,11 @@ impl<H: MpiHandle> MessageLibrary for Mpi<H> {
         from: Option<usize>,
         tag: c_int,
     ) -> Result<Request, ErrorCode> {
-        let Library { calls, constants, .. } = &self.library;
-        let (from, mut request) =
-            (from.map_or(constants.any_source, |rank| rank as c_int), constants.null_request);
-        let (most, byte) = (bytes as c_int, constants.byte);
-        // SAFETY: the caller promises that the buffer has `bytes` and is not moved or accessed until its request ends.
-        let code = unsafe { (calls.irecv)(buffer.cast(), most, byte, from, tag, self.comm, &mut request) };
-        check(code, request.number())
+        self.make_request(bytes, |calls, bytes, byte, request| {
+            let from = from.map_or(self.library.constants.any_source, |rank| rank as c_int);
+            // SAFETY: the caller promises that the buffer has `bytes` and is not moved or accessed until its request ends.
+            unsafe { (calls.irecv)(buffer.cast(), bytes, byte, from, tag, self.comm, request) }
+        })
     }
 
     unsafe fn prepare_send(
@@ -513,12 +523,11 @@ impl<H: MpiHandle> MessageLibrary for Mpi<H> {
         to: usize,
         tag: c_int,
     ) -> Result<Request, ErrorCode> {
-        let Library { calls, constants, .. } = &self.library;
-        let (bytes, to, byte, mut request) =
-            (bytes as c_int, to as c_int, constants.byte, constants.null_request);
-        // SAFETY: the caller promises that the buffer has `bytes` and is not moved or accessed while the request is active.
-        let code = unsafe { (calls.send_init)(buffer.cast(), bytes, byte, to, tag, self.comm, &mut request) };
-        check(code, request.number())
+        self.make_request(bytes, |calls, bytes, byte, request| {
+            let to = to as c_int;
+            // SAFETY: the caller promises that the buffer has `bytes` and is not moved or accessed while the request is active.
+            unsafe { (calls.send_init)(buffer.cast(), bytes, byte, to, tag, self.comm, request) }
+        })
     }
 
     unsafe fn prepare_receive(
@@ -528,13 +537,11 @@ impl<H: MpiHandle> MessageLibrary for Mpi<H> {
         from: usize,
         tag: c_int,
     ) -> Result<Request, ErrorCode> {
-        let Library { calls, constants, .. } = &self.library;
-        let (bytes, from, byte, mut request) =
-            (bytes as c_int, from as c_int, constants.byte, constants.null_request);
-        // SAFETY: the caller promises that the buffer has `bytes` and is not moved or accessed while the request is active.
-        let code =
-            unsafe { (calls.recv_init)(buffer.cast(), bytes, byte, from, tag, self.comm, &mut request) };
-        check(code, request.number())
+        self.make_request(bytes, |calls, bytes, byte, request| {
+            let from = from as c_int;
+            // SAFETY: the caller promises that the buffer has `bytes` and is not moved or accessed while the request is active.
+            unsafe { (calls.recv_init)(buffer.cast(), bytes, byte, from, tag, self.comm, request) }
+        })
     }
 
     unsafe fn start(&self, request: &mut Request) -> Result<(), ErrorCode> {

@@ -22,7 +22,7 @@ use crate::{
     curve::{AffineG1, AffineG2},
     error::Result,
     field::Limbs,
-    msm::{MsmBases, MsmGroup, MsmKernels, MsmOptions, MsmWorkspace, PendingMsm},
+    msm::{MsmBases, MsmGroup, MsmKernels, MsmOptions, MsmWorkspace, PendingMsm, grown},
 };
 
 /// Scalars that are copied to the device at once: one piece is copied while the next is written.
@@ -59,25 +59,6 @@ struct Memory {
     wires: Option<Buffer<Limbs>>,
     sides: [Option<Buffer<Limbs>>; 3],
     scratch: Option<Buffer<Limbs>>,
-}
-
-/// Returns the first `len` elements of kept memory, or of new memory if that is too short; then the old memory is zeroed.
-fn grown(
-    kept: &mut Option<Buffer<Limbs>>,
-    device: &Device,
-    stream: &mut Stream,
-    len: usize,
-) -> DeviceResult<Buffer<Limbs>> {
-    match kept {
-        Some(buffer) if buffer.len() >= len => buffer.slice(..len),
-        _ => {
-            let larger = device.buffer_uninit(len)?;
-            if let Some(old) = kept.replace(larger.clone()) {
-                stream.zero(&old)?;
-            }
-            Ok(larger)
-        }
-    }
 }
 
 /// The memory of the device for the points of a key.
