@@ -33,6 +33,17 @@ kernel_fn! {
     }
 }
 
+kernel_fn! {
+    /// Adds the first of many parameters to the first element.
+    fn add_parameter() -> Kernel {
+        Kernel::new("add_parameter").writes::<u32>().params::<[u32; 1024]>().rust(|launch| {
+            let number = launch.params::<[u32; 1024]>()?[0];
+            launch.write::<u32>(0)?[0] += number;
+            Ok(())
+        })
+    }
+}
+
 /// What happens to the bytes of one direction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
@@ -264,6 +275,27 @@ fn more_operations_than_the_window_are_held_back_and_none_is_lost() {
         expected = 2;
     }
     assert_eq!(stream.download(&data).unwrap().wait().unwrap(), vec![expected; 1000]);
+}
+
+#[test]
+fn an_operation_larger_than_the_window_is_sent_after_small_ones() {
+    const LAUNCHES: u32 = 1500;
+    assert!(u64::from(LAUNCHES) * 4096 > OPERATION_WINDOW);
+    let device = connect(&ThreadWorker::with_faults(Fault::None, Fault::None)).unwrap();
+    let found = within_seconds(move || -> Result<Vec<u32>> {
+        let data = device.buffer::<u32>(1)?;
+        let bound = device.compile(&add_parameter())?.bind(&[data.arg()])?;
+        let mut stream = device.stream()?;
+        // Its bytes are too few for a credit.
+        stream.launch(&bound, 1, &[1u32; 1024])?;
+        stream.wait()?;
+        let graph = stream.record_graph(|recorder| {
+            (0..LAUNCHES).try_for_each(|_| recorder.launch(&bound, 1, &[2u32; 1024]))
+        })?;
+        stream.replay(&graph)?;
+        stream.download(&data)?.wait()
+    });
+    assert_eq!(found.unwrap(), [1 + 2 * LAUNCHES]);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::{
     describe::DeviceId,
     error::{Error, Result},
     remote::{
-        DATA_QUEUE, DATA_WINDOW, OPERATION_WINDOW, SILENCE,
+        DATA_QUEUE, DATA_WINDOW, SILENCE, exceeds_operation_window,
         frame::{FrameReader, FrameWriter, VERSION, encode},
         message::{Answer, Ask, Clock, Id, ToClient, ToWorker, WireError},
         outbox::Outbox,
@@ -126,14 +126,12 @@ struct InFlight {
 }
 
 impl Window {
-    /// Waits until an operation, and the data that it sends, may be put. One that is larger than the window waits until
-    /// nothing else is in flight.
+    /// Waits until an operation, and the data that it sends, may be put.
     pub(super) fn take(&self, operations: u64, data: u64) -> Result<(), String> {
         let is_full = |state: &mut InFlight| {
-            let exceeds = |used: u64, more: u64, limit: u64| used > 0 && more > 0 && used + more > limit;
+            let exceeds_queue = data > 0 && state.data > 0 && state.data + data > DATA_QUEUE;
             state.lost.is_none()
-                && (exceeds(state.operations, operations, OPERATION_WINDOW)
-                    || exceeds(state.data, data, DATA_QUEUE))
+                && (exceeds_operation_window(state.operations, operations) || exceeds_queue)
         };
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.freed.wait_while(state, is_full).unwrap_or_else(PoisonError::into_inner);

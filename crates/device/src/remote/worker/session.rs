@@ -22,7 +22,7 @@ use crate::{
     error::{Error, Result},
     kernel::{BoundKernel, Program},
     remote::{
-        DATA_WINDOW, MAX_OBJECTS, MAX_OPENINGS, MAX_REQUESTS, MAX_STREAMS, OPERATION_WINDOW, TRANSFER_BYTES,
+        DATA_WINDOW, MAX_OBJECTS, MAX_OPENINGS, MAX_REQUESTS, MAX_STREAMS, TRANSFER_BYTES,
         frame::{FrameReader, encode},
         message::{Answer, Ask, DevicePath, Id, Operation, Span, ToClient, ToWorker, WireError, WireLaunch},
         outbox::Outbox,
@@ -280,7 +280,7 @@ impl Session {
             Operation::Wait { event } => Ok(Step::Wait { id: event }),
         };
         let stream = self.streams.get(&stream).ok_or("an operation of an unknown stream")?;
-        stream.take_credit(bytes, OPERATION_WINDOW)?;
+        stream.take_credit(bytes)?;
         stream.queue(step.unwrap_or_else(Step::Failed), bytes)
     }
 

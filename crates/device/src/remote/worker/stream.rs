@@ -17,7 +17,7 @@ use crate::{
     error::{Error, Result},
     kernel::BoundKernel,
     remote::{
-        DATA_WINDOW, OPERATION_WINDOW, TRANSFER_BYTES,
+        DATA_WINDOW, OPERATION_CREDIT, OPERATION_WINDOW, TRANSFER_BYTES, exceeds_operation_window,
         frame::encode,
         message::{Clock, Id, ToClient, WireError},
         outbox::{Copy, Outbox},
@@ -181,12 +181,11 @@ impl StreamHandle {
         self.steps.send((step, bytes)).map_err(|_| "the thread of a stream has ended".to_owned())
     }
 
-    /// Counts an operation of the client. One that is larger than the window has to be alone.
-    pub(super) fn take_credit(&self, bytes: u64, window: u64) -> Result<(), String> {
-        let before = self.in_flight.operations.fetch_add(bytes, SeqCst);
-        match before == 0 || before + bytes <= window {
-            true => Ok(()),
-            false => Err(format!("more than {window} bytes of operations in flight")),
+    /// Counts an operation of the client.
+    pub(super) fn take_credit(&self, bytes: u64) -> Result<(), String> {
+        match exceeds_operation_window(self.in_flight.operations.fetch_add(bytes, SeqCst), bytes) {
+            false => Ok(()),
+            true => Err(format!("more than {OPERATION_WINDOW} bytes of operations in flight")),
         }
     }
 
@@ -247,7 +246,7 @@ impl Report {
         let mut credit = self.credit.lock().unwrap_or_else(PoisonError::into_inner);
         credit.0 += operations;
         credit.1 += data;
-        if credit.0 < OPERATION_WINDOW / 4 && credit.1 < DATA_WINDOW / 8 {
+        if credit.0 < OPERATION_CREDIT && credit.1 < DATA_WINDOW / 8 {
             return;
         }
         let (operations, data) = std::mem::take(&mut *credit);
