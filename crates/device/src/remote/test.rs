@@ -299,6 +299,25 @@ fn an_operation_larger_than_the_window_is_sent_after_small_ones() {
 }
 
 #[test]
+fn uploads_of_a_stream_that_is_dropped_arrive() {
+    const LEN: usize = 40 << 20;
+    let device = connect(&ThreadWorker::with_faults(Fault::None, Fault::None)).unwrap();
+    let found = within_seconds(move || -> Result<Vec<u8>> {
+        let data = device.buffer::<u8>(LEN)?;
+        let mut host = device.host_buffer::<u8>(LEN, crate::Direction::Upload)?;
+        host.as_mut_slice().fill(7);
+        let mut dropped = device.stream()?;
+        let transfer = dropped.upload_host(host, &data)?;
+        drop(dropped);
+        // Sends what waits, the end of the stream included, before most of the data.
+        device.buffer::<u8>(1)?;
+        transfer.wait()?;
+        device.stream()?.download(&data)?.wait()
+    });
+    assert!(found.unwrap().iter().all(|&byte| byte == 7));
+}
+
+#[test]
 fn events_order_streams_whose_uploads_wait_for_each_other() {
     const LEN: usize = 40 << 20;
     let device = connect(&ThreadWorker::with_faults(Fault::None, Fault::None)).unwrap();

@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use super::stream::{Arrived, FoundLaunch, Recorded, Step, StreamHandle};
+use super::stream::{Arrived, FoundLaunch, Recorded, Step, StreamHandle, UploadWindow};
 use crate::{
     Event, Graph, Timestamp,
     backend::Direction,
@@ -22,7 +22,7 @@ use crate::{
     error::{Error, Result},
     kernel::{BoundKernel, Program},
     remote::{
-        DATA_WINDOW, MAX_OBJECTS, MAX_OPENINGS, MAX_REQUESTS, MAX_STREAMS, TRANSFER_BYTES,
+        MAX_OBJECTS, MAX_OPENINGS, MAX_REQUESTS, MAX_STREAMS, TRANSFER_BYTES,
         frame::{FrameReader, encode},
         message::{Answer, Ask, DevicePath, Id, Operation, Span, ToClient, ToWorker, WireError, WireLaunch},
         outbox::Outbox,
@@ -59,7 +59,9 @@ struct Opening {
 /// An upload whose data arrives.
 #[derive(Debug)]
 struct Incoming {
-    stream: Id,
+    /// Where it is counted: the stream itself may be closed before its data is there.
+    window: UploadWindow,
+    device: Device,
     bytes: usize,
     received: usize,
     /// Allocated when the first piece arrives.
@@ -224,8 +226,15 @@ impl Session {
                     return Err(format!("a transfer of {} bytes", to.bytes));
                 }
                 let (sender, arrived) = channel();
-                let incoming =
-                    Incoming { stream, bytes: to.bytes as usize, received: 0, host: None, arrived: sender };
+                let stream = self.streams.get(&stream).ok_or("an operation of an unknown stream")?;
+                let incoming = Incoming {
+                    window: stream.uploads(),
+                    device: stream.device.clone(),
+                    bytes: to.bytes as usize,
+                    received: 0,
+                    host: None,
+                    arrived: sender,
+                };
                 if self.incoming.len() >= MAX_OBJECTS || self.incoming.insert(transfer, incoming).is_some() {
                     return Err("a transfer has the number of another".into());
                 }
@@ -296,15 +305,9 @@ impl Session {
         if offset != incoming.received as u64 || bytes == 0 || bytes > incoming.bytes - incoming.received {
             return Err("data at another offset than expected".into());
         }
-        // A stream that was closed has its operations still.
-        let stream = self.streams.get(&incoming.stream);
-        if let Some(stream) = stream {
-            stream.take_data_credit(bytes as u64, DATA_WINDOW)?;
-        }
-        if incoming.host.is_none()
-            && let Some(stream) = stream
-        {
-            incoming.host = stream.device.host_buffer(incoming.bytes, Direction::Upload).ok();
+        incoming.window.take_credit(bytes as u64)?;
+        if incoming.received == 0 {
+            incoming.host = incoming.device.host_buffer(incoming.bytes, Direction::Upload).ok();
         }
         let range = incoming.received..incoming.received + bytes;
         match &mut incoming.host {

@@ -189,10 +189,21 @@ impl StreamHandle {
         }
     }
 
-    pub(super) fn take_data_credit(&self, bytes: u64, window: u64) -> Result<(), String> {
-        match self.in_flight.data.fetch_add(bytes, SeqCst) + bytes <= window {
+    pub(super) fn uploads(&self) -> UploadWindow {
+        UploadWindow(self.in_flight.clone())
+    }
+}
+
+/// The bytes of a stream's uploads that the worker holds.
+#[derive(Debug)]
+pub(super) struct UploadWindow(Arc<InFlight>);
+
+impl UploadWindow {
+    /// Counts data of the client.
+    pub(super) fn take_credit(&self, bytes: u64) -> Result<(), String> {
+        match self.0.data.fetch_add(bytes, SeqCst) + bytes <= DATA_WINDOW {
             true => Ok(()),
-            false => Err(format!("more than {window} bytes of uploads in flight")),
+            false => Err(format!("more than {DATA_WINDOW} bytes of uploads in flight")),
         }
     }
 }
