@@ -44,6 +44,13 @@ kernel_fn! {
     }
 }
 
+kernel_fn! {
+    /// Fails.
+    fn fail() -> Kernel {
+        Kernel::new("fail").writes::<u8>().rust(|_| Err("as it should".into()))
+    }
+}
+
 /// What happens to the bytes of one direction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
@@ -315,6 +322,24 @@ fn uploads_of_a_stream_that_is_dropped_arrive() {
         device.stream()?.download(&data)?.wait()
     });
     assert!(found.unwrap().iter().all(|&byte| byte == 7));
+}
+
+#[test]
+fn a_large_download_behind_a_kernel_that_fails_is_an_error_of_the_kernel() {
+    let device = connect(&ThreadWorker::with_faults(Fault::None, Fault::None)).unwrap();
+    within_seconds(move || {
+        // The worker copies it in three parts.
+        let data = device.buffer::<u8>(3 * TRANSFER_BYTES).unwrap();
+        let bound = device.compile(&fail()).unwrap().bind(&[data.arg()]).unwrap();
+        let mut stream = device.stream().unwrap();
+        for _ in 0..2 {
+            stream.launch(&bound, 1, &()).unwrap();
+            let error = stream.download(&data).unwrap().wait().unwrap_err();
+            assert!(matches!(error, Error::Task { .. }), "{error}");
+            assert!(matches!(stream.wait(), Err(Error::Task { .. })));
+        }
+        assert_eq!(stream.download(&data).unwrap().wait().unwrap().len(), 3 * TRANSFER_BYTES);
+    });
 }
 
 #[test]

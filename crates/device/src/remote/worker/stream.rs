@@ -494,6 +494,13 @@ impl Queueing {
 
 /// The thread that waits for operations, in their order.
 fn finish(ends: &Receiver<InOrder>, report: &Report) {
+    // The last download that failed. Its other parts come next, and the client knows it no more.
+    let mut abandoned = None;
+    let mut abandon = |id: Id| {
+        if abandoned.replace(id) != Some(id) {
+            report.send(&ToClient::Abandoned { transfer: id });
+        }
+    };
     for end in ends {
         match end {
             InOrder::Upload { transfer, bytes } => {
@@ -510,9 +517,9 @@ fn finish(ends: &Receiver<InOrder>, report: &Report) {
                         .put_copy(report.stream, Copy { transfer: id, offset, payload, sent: 0 });
                 }
                 // The parts after it fail too, so the client gets no wrong offset.
-                Err(_) => report.send(&ToClient::Abandoned { transfer: id }),
+                Err(_) => abandon(id),
             },
-            InOrder::Abandoned { id } => report.send(&ToClient::Abandoned { transfer: id }),
+            InOrder::Abandoned { id } => abandon(id),
             InOrder::Event { id, event, clocks } => {
                 report.reached(id, event.and_then(|event| event.wait()), clocks);
             }
