@@ -51,6 +51,17 @@ kernel_fn! {
     }
 }
 
+kernel_fn! {
+    /// Panics in a worker.
+    fn panic_in_worker() -> Kernel {
+        if thread::current().name() == Some("evener-worker-request") {
+            // As a panic, but without the message that other tests count.
+            std::panic::resume_unwind(Box::new("as it should"));
+        }
+        Kernel::new("panic_in_worker").rust(|_| Ok(()))
+    }
+}
+
 /// What happens to the bytes of one direction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
@@ -339,6 +350,16 @@ fn a_large_download_behind_a_kernel_that_fails_is_an_error_of_the_kernel() {
             assert!(matches!(stream.wait(), Err(Error::Task { .. })));
         }
         assert_eq!(stream.download(&data).unwrap().wait().unwrap().len(), 3 * TRANSFER_BYTES);
+    });
+}
+
+#[test]
+fn a_request_that_panics_in_the_worker_is_an_error_and_not_a_hang() {
+    let device = connect(&ThreadWorker::with_faults(Fault::None, Fault::None)).unwrap();
+    within_seconds(move || {
+        let error = device.compile(&panic_in_worker()).unwrap_err();
+        assert!(error.to_string().contains("panicked"), "{error}");
+        round_trip(&device).unwrap();
     });
 }
 
