@@ -151,6 +151,13 @@ impl Outbox {
         Ok(())
     }
 
+    /// Puts a message at the end of the order, for the outbox's thread to send: the caller never waits for a full pipe.
+    pub(super) fn put_for_thread(&self, encoded: Vec<u8>) -> Result<(), String> {
+        self.change(|state| state.push(encoded, Vec::new()))?;
+        self.filled.notify_one();
+        Ok(())
+    }
+
     /// Puts a message at the end of the order. It is sent with the next urgent one, or when many wait.
     pub(super) fn put_lazily(&self, encoded: Vec<u8>, payload: Vec<u8>) -> Result<(), String> {
         let waiting = self.change(|state| {

@@ -5,7 +5,7 @@
 use std::{
     io::{self, PipeReader, PipeWriter, Read, Write, pipe},
     sync::{
-        Arc, Mutex, Once,
+        Arc, Condvar, Mutex, Once,
         atomic::{AtomicUsize, Ordering::SeqCst},
         mpsc,
     },
@@ -430,6 +430,77 @@ fn a_worker_that_does_not_answer_is_given_up_after_the_timeout() {
     let error = RemoteHost::connect("silent", silent, Duration::from_millis(200)).unwrap_err();
     assert!(error.to_string().contains("no answer within 200ms"), "{error}");
     assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+/// A worker that lists a processor, and whose pipe can be filled: writing to it waits then, until the worker is ended.
+#[derive(Debug, Clone, Default)]
+struct Stuck(Arc<(Mutex<StuckState>, Condvar)>);
+
+#[derive(Debug, Default)]
+struct StuckState {
+    is_full: bool,
+    /// `None` before the worker starts, and after it was ended.
+    pipe: Option<PipeWriter>,
+}
+
+impl Stuck {
+    fn fill(&self) {
+        self.0.0.lock().unwrap().is_full = true;
+    }
+}
+
+impl Write for Stuck {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let (state, changed) = &*self.0;
+        let is_waiting = |state: &mut StuckState| state.is_full && state.pipe.is_some();
+        let mut state = changed.wait_while(state.lock().unwrap(), is_waiting).unwrap();
+        state.pipe.as_mut().map_or(Err(io::ErrorKind::BrokenPipe.into()), |pipe| pipe.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl WorkerHandle for Stuck {
+    fn end(&self) {
+        self.0.0.lock().unwrap().pipe = None;
+        self.0.1.notify_all();
+    }
+}
+
+impl Connector for Stuck {
+    fn connect(&self) -> Result<Pipes, String> {
+        let ((input, to_worker), (from_worker, output)) = (pipe().unwrap(), pipe().unwrap());
+        self.0.0.lock().unwrap().pipe = Some(to_worker);
+        thread::spawn(move || -> Option<()> {
+            let (mut reader, mut writer) = (FrameReader::new(input), FrameWriter::new(output));
+            writer.preamble().ok()?;
+            reader.preamble().ok()?;
+            while let Some(frame) = reader.next::<ToWorker>().ok()? {
+                if let ToWorker::Request { request, .. } = frame.message {
+                    let devices = serde_json::to_string(&[Device::cpu().describe()]).unwrap();
+                    let answer = Ok(Answer::Devices { devices, absent: "[]".into() });
+                    writer.write(&encode(&ToClient::Answer { request, answer }).unwrap(), &[]).ok()?;
+                    writer.flush().ok()?;
+                }
+            }
+            None
+        });
+        let (to_worker, worker) = (Box::new(self.clone()), Arc::new(self.clone()));
+        Ok(Pipes { from_worker: Box::new(from_worker), to_worker, worker })
+    }
+}
+
+#[test]
+fn a_worker_that_reads_nothing_more_is_lost_whichever_thread_writes_to_it() {
+    let stuck = Stuck::default();
+    let host = RemoteHost::connect("stuck", Arc::new(stuck.clone()), Duration::from_secs(10)).unwrap();
+    stuck.fill();
+    // The thread that asks for signs of life meets the full pipe first.
+    thread::sleep(Duration::from_millis(1500));
+    let error = within_seconds(move || host.devices()[0].buffer::<u8>(1).unwrap_err());
+    assert!(error.to_string().contains("silent"), "{error}");
 }
 
 /// Counts the panics of all threads of the protocol in this process.

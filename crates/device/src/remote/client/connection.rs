@@ -390,8 +390,8 @@ fn monitor(shared: &Weak<Shared>) {
         if silent > SILENCE {
             shared.lose(format!("the worker has been silent for {} s", SILENCE.as_secs()));
         } else if let Ok(ping) = encode(&ToWorker::Ping) {
-            // The next turn finds a loss.
-            let _ = shared.outbox.put(ping);
+            // This thread must not wait for a full pipe, which only a loss ends. The next turn finds one.
+            let _ = shared.outbox.put_for_thread(ping);
         }
     }
 }
