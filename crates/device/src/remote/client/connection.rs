@@ -10,7 +10,7 @@ use std::{
         mpsc,
     },
     thread::{self, Thread},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::memory::DownloadTarget;
@@ -175,6 +175,15 @@ struct Shared {
     monitor: OnceLock<Thread>,
 }
 
+/// A worker that is being started. Either the thread that starts it or the call that waits for it ends one that comes
+/// too late.
+#[derive(Debug)]
+enum Attempt {
+    Starting,
+    Started(Arc<dyn WorkerHandle>),
+    GivenUp,
+}
+
 /// A connection to a worker. Dropping it ends the worker.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -190,16 +199,18 @@ impl Connection {
         connector: Arc<dyn Connector>,
         timeout: Duration,
     ) -> Result<Self, String> {
-        let start = Instant::now();
-        let (send_worker, worker) = mpsc::channel();
+        let attempt = Arc::new(Mutex::new(Attempt::Starting));
         let (send_outcome, outcome) = mpsc::channel();
+        let starting = attempt.clone();
         let connect = move || {
             let Pipes { from_worker, to_worker, worker } = connector.connect()?;
-            // The caller may have stopped waiting.
-            if send_worker.send(worker.clone()).is_err() {
+            let started = Attempt::Started(worker.clone());
+            let mut attempt = starting.lock().unwrap_or_else(PoisonError::into_inner);
+            if matches!(std::mem::replace(&mut *attempt, started), Attempt::GivenUp) {
                 worker.end();
                 return Err("timed out".to_owned());
             }
+            drop(attempt);
             greet(from_worker, to_worker, worker)
         };
         let started = unbound(|| {
@@ -211,14 +222,20 @@ impl Connection {
             })
         });
         started.map_err(|why| format!("a thread cannot be started: {why}"))?;
-        match outcome.recv_timeout(timeout.saturating_sub(start.elapsed())) {
+        match outcome.recv_timeout(timeout) {
             Ok(shared) => Ok(Connection { shared: shared?, host, ids: AtomicU64::new(1) }),
             Err(_) => {
-                let worker = worker.try_recv();
-                if let Ok(worker) = &worker {
-                    worker.end();
-                }
-                let words = worker.ok().and_then(|worker| worker.last_words());
+                let attempt = std::mem::replace(
+                    &mut *attempt.lock().unwrap_or_else(PoisonError::into_inner),
+                    Attempt::GivenUp,
+                );
+                let words = match attempt {
+                    Attempt::Started(worker) => {
+                        worker.end();
+                        worker.last_words()
+                    }
+                    Attempt::Starting | Attempt::GivenUp => None,
+                };
                 let words = words.map(|words| format!(" ({words})")).unwrap_or_default();
                 Err(format!("no answer within {timeout:?}{words}"))
             }
