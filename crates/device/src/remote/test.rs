@@ -62,6 +62,13 @@ kernel_fn! {
     }
 }
 
+kernel_fn! {
+    /// Has large arguments.
+    fn named(_bytes: Vec<u8>) -> Kernel {
+        Kernel::new("named").rust(|_| Ok(()))
+    }
+}
+
 /// What happens to the bytes of one direction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
@@ -361,6 +368,14 @@ fn a_request_that_panics_in_the_worker_is_an_error_and_not_a_hang() {
         assert!(error.to_string().contains("panicked"), "{error}");
         round_trip(&device).unwrap();
     });
+}
+
+#[test]
+fn a_kernel_that_is_too_long_to_be_sent_is_refused_and_no_device_is_lost() {
+    let device = connect(&ThreadWorker::with_faults(Fault::None, Fault::None)).unwrap();
+    let error = device.compile(&named(vec![0; MAX_MESSAGE])).unwrap_err();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    round_trip(&device).unwrap();
 }
 
 #[test]

@@ -263,18 +263,15 @@ impl Connection {
     pub(super) fn ask(&self, device: &DeviceId, operation: &str, ask: Ask) -> Result<Answer> {
         let request = self.new_id();
         let slot = Arc::new(Slot::default());
+        let encoded = encode(&ToWorker::Request { request, ask })
+            .map_err(|why| Error::unsupported(device, operation, why.to_string()))?;
         let asked = self.shared.register(|waiting| drop(waiting.answers.insert(request, slot.clone())));
-        let outcome = match asked.and_then(|()| self.put(&ToWorker::Request { request, ask })) {
+        let outcome = match asked.and_then(|()| self.shared.outbox.put(encoded)) {
             // A slot that is waited for without a timeout has a value.
             Ok(()) => slot.wait(None).unwrap_or_else(|| Err(Failure::Lost("no answer".into()))),
             Err(reason) => Err(Failure::Lost(reason)),
         };
         outcome.map_err(|failure| self.error(device, operation, failure))
-    }
-
-    /// Puts a message into the order. Fails with the reason if the connection is lost.
-    pub(super) fn put(&self, message: &ToWorker) -> Result<(), String> {
-        self.shared.outbox.put(encode(message).map_err(|why| why.to_string())?)
     }
 
     /// Puts a message into the order, to be sent with the next urgent one.

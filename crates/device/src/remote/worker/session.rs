@@ -164,7 +164,9 @@ impl Session {
             ToWorker::Ping => self.send(&ToClient::Pong)?,
             ToWorker::Request { request, ask } => self.answer(request, ask)?,
             ToWorker::Close { opening } => {
-                self.openings.lock().unwrap_or_else(PoisonError::into_inner).remove(&opening);
+                let closed = self.openings.lock().unwrap_or_else(PoisonError::into_inner).remove(&opening);
+                // Closing a device may take long, and others are opened meanwhile.
+                drop(closed);
             }
             // The client drops the numbers of things that could not be made, too.
             ToWorker::Drop { object } => {
