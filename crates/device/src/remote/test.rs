@@ -379,6 +379,41 @@ fn a_kernel_that_is_too_long_to_be_sent_is_refused_and_no_device_is_lost() {
 }
 
 #[test]
+fn a_timestamp_behind_a_failure_is_reported_as_unread() {
+    let ((input, to_worker), (from_worker, output)) = (pipe().unwrap(), pipe().unwrap());
+    thread::spawn(move || serve(processor(), input, output));
+    let (mut reader, mut writer) = (FrameReader::new(from_worker), FrameWriter::new(to_worker));
+    writer.preamble().unwrap();
+    reader.preamble().unwrap();
+    let mut send = |message: ToWorker| {
+        writer.write(&encode(&message).unwrap(), &[]).unwrap();
+        writer.flush().unwrap();
+    };
+    let mut answer = || reader.next::<ToClient>().unwrap().unwrap().message;
+    let device = DevicePath { id: "cpu".into(), splits: Vec::new() };
+    let asks = [
+        Ask::Open { device, opening: 1 },
+        Ask::Allocate { opening: 1, memory: 2, bytes: 4, is_zeroed: true },
+    ];
+    for (request, ask) in (10..).zip(asks) {
+        send(ToWorker::Request { request, ask });
+        assert!(matches!(answer(), ToClient::Answer { answer: Ok(_), .. }));
+    }
+    send(ToWorker::OpenStream { opening: 1, stream: 3 });
+    let out_of_bounds = Span { memory: 2, offset: 0, bytes: 8 };
+    let operations = [
+        Operation::Timestamp { timestamp: 4 },
+        Operation::Zero { region: out_of_bounds },
+        Operation::Timestamp { timestamp: 5 },
+        Operation::Event { event: 6 },
+    ];
+    operations.into_iter().for_each(|operation| send(ToWorker::Run { stream: 3, operation }));
+    let ToClient::Reached { event: 6, outcome: Err(_), clocks } = answer() else { panic!("no failure") };
+    let clock = |timestamp, since_previous| Clock { timestamp, since_previous };
+    assert_eq!(clocks, [clock(4, Some(Duration::ZERO)), clock(5, None)]);
+}
+
+#[test]
 fn events_order_streams_whose_uploads_wait_for_each_other() {
     const LEN: usize = 40 << 20;
     let device = connect(&ThreadWorker::with_faults(Fault::None, Fault::None)).unwrap();
@@ -688,7 +723,7 @@ impl Choices {
             3 | 4 => {
                 let outcome = if self.below(3) == 0 { Err(error(self)) } else { Ok(()) };
                 let clock =
-                    |choices: &mut Choices| Clock { timestamp: choices.id(), since_previous: Duration::MAX };
+                    |choices: &mut Choices| Clock { timestamp: choices.id(), since_previous: Some(Duration::MAX) };
                 let clocks = (0..self.below(2)).map(|_| clock(self)).collect();
                 plain(ToClient::Reached { event: self.id(), outcome, clocks })
             }

@@ -499,9 +499,11 @@ impl Shared {
                 for Clock { timestamp, since_previous } in clocks {
                     let reading = waiting.readings.remove(&timestamp).ok_or("an unknown timestamp")?;
                     let mut clock = reading.clock.lock().unwrap_or_else(PoisonError::into_inner);
-                    *clock = clock.saturating_add(since_previous);
-                    // Only this thread sets it, once.
-                    let _ = reading.reading.set(*clock);
+                    if let Some(since_previous) = since_previous {
+                        *clock = clock.saturating_add(since_previous);
+                        // Only this thread sets it, once.
+                        let _ = reading.reading.set(*clock);
+                    }
                 }
                 let slot = waiting.events.remove(&event).ok_or("an unknown event")?;
                 drop(waiting);

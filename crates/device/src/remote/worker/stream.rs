@@ -7,6 +7,7 @@ use std::{
         mpsc::{Receiver, Sender, channel},
     },
     thread,
+    time::Duration,
 };
 
 use crate::{
@@ -241,10 +242,11 @@ impl Report {
 
     fn reached(&self, event: Id, outcome: Result<()>, clocks: Vec<PendingClock>) {
         let read = |PendingClock { id, reading, previous }: PendingClock| {
-            let since = reading.get().zip(previous.as_ref().and_then(|previous| previous.get()));
-            // The time since a timestamp that failed is of no use to the client, who gets the error.
-            let since_previous =
-                since.and_then(|(later, earlier)| later.since(earlier).ok()).unwrap_or_default();
+            let since_previous = match (reading.get(), previous.as_ref().and_then(|previous| previous.get())) {
+                (Some(later), Some(earlier)) => later.since(earlier).ok(),
+                (Some(_), None) => Some(Duration::ZERO),
+                (None, _) => None,
+            };
             Clock { timestamp: id, since_previous }
         };
         let clocks = clocks.into_iter().map(read).collect();
@@ -366,6 +368,7 @@ impl Queueing {
                     self.finish(InOrder::Abandoned { id: transfer });
                 }
             }
+            Step::Timestamp { id, slot } => self.timestamp(id, slot),
             step => {
                 if self.failure.is_none()
                     && let Err(error) = self.run_on_device(step)
@@ -398,22 +401,31 @@ impl Queueing {
                 stream.launch_bytes(&bound, groups, &params)
             }
             Step::Replay(slot) => stream.replay(&*slot.wait()?),
-            Step::Timestamp { id, slot } => {
-                let timestamp = stream.timestamp()?;
-                // Only this thread sets it, once.
-                let _ = slot.set(timestamp);
-                let previous = self.last_timestamp.replace(slot.clone());
-                self.clocks.push(PendingClock { id, reading: slot, previous });
-                Ok(())
-            }
             Step::WaitEvent(slot) => stream.wait_event(&slot.wait()?),
             Step::Flush => stream.flush(),
             Step::Event { .. }
             | Step::Wait { .. }
+            | Step::Timestamp { .. }
             | Step::Record { .. }
             | Step::UploadArrived { .. }
             | Step::Download { .. } => Ok(()),
         }
+    }
+
+    /// Reads the clock. The client waits for the outcome, and so learns of a timestamp that fails or is skipped.
+    fn timestamp(&mut self, id: Id, reading: Arc<OnceLock<Timestamp>>) {
+        let mut previous = None;
+        if self.failure.is_none() {
+            match self.stream().and_then(Stream::timestamp) {
+                Ok(timestamp) => {
+                    // Only this thread sets it, once.
+                    let _ = reading.set(timestamp);
+                    previous = self.last_timestamp.replace(reading.clone());
+                }
+                Err(error) => self.failure = Some(error),
+            }
+        }
+        self.clocks.push(PendingClock { id, reading, previous });
     }
 
     fn record(&mut self, launches: &[FoundLaunch]) -> Result<Arc<Graph>> {
