@@ -722,8 +722,10 @@ impl Choices {
             }
             3 | 4 => {
                 let outcome = if self.below(3) == 0 { Err(error(self)) } else { Ok(()) };
-                let clock =
-                    |choices: &mut Choices| Clock { timestamp: choices.id(), since_previous: Some(Duration::MAX) };
+                let clock = |choices: &mut Choices| Clock {
+                    timestamp: choices.id(),
+                    since_previous: Some(Duration::MAX),
+                };
                 let clocks = (0..self.below(2)).map(|_| clock(self)).collect();
                 plain(ToClient::Reached { event: self.id(), outcome, clocks })
             }

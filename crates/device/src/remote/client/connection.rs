@@ -130,8 +130,7 @@ impl Window {
     pub(super) fn take(&self, operations: u64, data: u64) -> Result<(), String> {
         let is_full = |state: &mut InFlight| {
             let exceeds_queue = data > 0 && state.data > 0 && state.data + data > DATA_QUEUE;
-            state.lost.is_none()
-                && (exceeds_operation_window(state.operations, operations) || exceeds_queue)
+            state.lost.is_none() && (exceeds_operation_window(state.operations, operations) || exceeds_queue)
         };
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.freed.wait_while(state, is_full).unwrap_or_else(PoisonError::into_inner);

@@ -242,7 +242,8 @@ impl Report {
 
     fn reached(&self, event: Id, outcome: Result<()>, clocks: Vec<PendingClock>) {
         let read = |PendingClock { id, reading, previous }: PendingClock| {
-            let since_previous = match (reading.get(), previous.as_ref().and_then(|previous| previous.get())) {
+            let since_previous = match (reading.get(), previous.as_ref().and_then(|previous| previous.get()))
+            {
                 (Some(later), Some(earlier)) => later.since(earlier).ok(),
                 (Some(_), None) => Some(Duration::ZERO),
                 (None, _) => None,
