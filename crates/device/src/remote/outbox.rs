@@ -253,6 +253,10 @@ impl Outbox {
         self.filled.notify_one();
     }
 
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().closed.is_some()
+    }
+
     /// Drops everything that is not sent yet, and lets the writer end after a last message. Only the first call counts.
     pub(super) fn close(&self, reason: impl Into<String>, last_words: Option<Vec<u8>>) {
         let mut state = self.lock();

@@ -6,7 +6,7 @@ use std::{
     io::{self, PipeReader, PipeWriter, Read, Write, pipe},
     sync::{
         Arc, Condvar, Mutex, Once,
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
         mpsc,
     },
     thread,
@@ -269,6 +269,59 @@ fn a_device_that_was_lost_comes_back_with_a_new_connection() {
     assert!(matches!(error, Error::Lost { .. }), "{error}");
     assert!(matches!(device.buffer::<u8>(1).unwrap_err(), Error::Lost { .. }));
     within_seconds(move || round_trip(&device.reopened())).unwrap();
+}
+
+/// A worker on a thread, whose first pipe breaks when the test says so. The worker notices nothing.
+#[derive(Debug)]
+struct BreakingPipe {
+    worker: Arc<ThreadWorker>,
+    is_broken: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+struct Breaking {
+    pipe: Box<dyn WritePipe>,
+    is_broken: Arc<AtomicBool>,
+}
+
+impl Write for Breaking {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.is_broken.load(SeqCst) {
+            Err(io::ErrorKind::BrokenPipe.into())
+        } else {
+            self.pipe.write(bytes)
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.pipe.flush()
+    }
+}
+
+impl Connector for BreakingPipe {
+    fn connect(&self) -> Result<Pipes, String> {
+        let is_first = self.worker.connections.load(SeqCst) == 0;
+        let mut pipes = self.worker.connect()?;
+        if is_first {
+            pipes.to_worker = Box::new(Breaking { pipe: pipes.to_worker, is_broken: self.is_broken.clone() });
+        }
+        Ok(pipes)
+    }
+}
+
+#[test]
+fn a_device_comes_back_as_soon_as_a_call_has_found_it_lost() {
+    let is_broken = Arc::<AtomicBool>::default();
+    let worker = ThreadWorker::with_faults(Fault::None, Fault::None);
+    let connector = BreakingPipe { worker, is_broken: is_broken.clone() };
+    let host = RemoteHost::connect("there", Arc::new(connector), Duration::from_secs(10)).unwrap();
+    let device = host.devices()[0].clone();
+    let mut stream = device.stream().unwrap();
+    is_broken.store(true, SeqCst);
+    // The write of one call fails, and a later one is told.
+    let error = (0..1000).find_map(|_| stream.flush().err()).unwrap();
+    assert!(matches!(error, Error::Lost { .. }), "{error}");
+    round_trip(&device.reopened()).unwrap();
 }
 
 #[test]

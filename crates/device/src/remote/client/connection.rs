@@ -246,8 +246,10 @@ impl Connection {
         self.ids.fetch_add(1, Relaxed)
     }
 
+    /// Whether calls fail, and the device has to be opened again.
     pub(super) fn is_lost(&self) -> bool {
-        self.shared.lock().lost.is_some()
+        // A write that fails closes the outbox. The reason is looked for, and those who wait are told, a moment later.
+        self.shared.outbox.is_closed() || self.shared.lock().lost.is_some()
     }
 
     /// Makes an error of a failure.
