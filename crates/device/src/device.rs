@@ -323,12 +323,12 @@ impl Device {
     /// The memory of this handle: in use, at its peak, and cached, on the device and pinned on the host. All zero if it
     /// is not open.
     pub fn memory(&self) -> MemoryUsage {
-        self.shared.lock().as_ref().map(|backend| backend.memory()).unwrap_or_default()
+        self.opened().map(|backend| backend.memory()).unwrap_or_default()
     }
 
     /// Frees cached memory.
     pub fn trim(&self) {
-        if let Some(backend) = self.shared.lock().as_ref() {
+        if let Some(backend) = self.opened() {
             backend.trim();
         }
     }
@@ -357,6 +357,11 @@ impl Device {
     fn size_in_bytes<T>(&self, len: usize) -> Result<u64> {
         check_alignment::<T>(self.id(), "allocating a buffer")?;
         size_in_bytes::<T>(self.id(), "allocating a buffer", len)
+    }
+
+    /// Returns the back end if the device is open. A call to it may take long, and must not hold up others.
+    fn opened(&self) -> Option<Arc<dyn Backend>> {
+        self.shared.lock().clone()
     }
 
     fn backend(&self) -> Result<Arc<dyn Backend>> {

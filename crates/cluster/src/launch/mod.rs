@@ -47,6 +47,9 @@ type Explain = Box<dyn Fn(&str) -> String + Send + Sync>;
 /// Starts a program whose standard input and output are the worker's pipes.
 fn start(mut command: Command, explain: Explain) -> Result<Launched, String> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // Ctrl-C in a terminal is for this program, which may still need the worker to end well. The worker ends with it.
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
     let program = command.get_program().to_string_lossy().into_owned();
     let mut child = command.spawn().map_err(|why| format!("`{program}` cannot be started: {why}"))?;
     let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());

@@ -35,3 +35,19 @@ impl Launcher for Process {
         start(command, Box::new(str::to_owned))
     }
 }
+
+#[cfg(all(test, unix))]
+mod test {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn a_workers_process_is_not_in_the_group_that_a_terminal_interrupts() {
+        let shell = Process::new("sh", ["-c", "ps -o pgid= -p $$"]);
+        let mut group = String::new();
+        shell.launch(Duration::ZERO).unwrap().from_worker.read_to_string(&mut group).unwrap();
+        let own = rustix::process::getpgrp().as_raw_nonzero().get();
+        assert_ne!(group.trim().parse::<i32>().unwrap(), own);
+    }
+}

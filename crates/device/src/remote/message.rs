@@ -195,11 +195,12 @@ pub(super) enum ToClient {
     Ended { reason: String },
 }
 
-/// A timestamp that was reached: the time since the one before it in the same stream, or zero for the first.
+/// A timestamp that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Clock {
     pub(super) timestamp: Id,
-    pub(super) since_previous: Duration,
+    /// The time since the one before it in the same stream, or zero for the first; `None` if it could not be read.
+    pub(super) since_previous: Option<Duration>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -55,8 +55,18 @@ const INLINE_BYTES: u64 = 16 << 10;
 /// Size of one copy on the worker's device. Larger ones are made of several.
 const TRANSFER_BYTES: usize = 4 << 20;
 
-/// Maximum bytes of a stream's operations in flight to the worker.
+/// Maximum bytes of a stream's operations in flight to the worker. One that is larger than the rest of the window is sent
+/// when less than [`OPERATION_CREDIT`] is in flight.
 const OPERATION_WINDOW: u64 = 4 << 20;
+
+/// Bytes of a stream's finished operations that the worker gathers before it credits them. So the client may count up to
+/// this many as in flight, although nothing is.
+const OPERATION_CREDIT: u64 = OPERATION_WINDOW / 4;
+
+/// Whether a stream with these many bytes of operations in flight has to wait before it sends these many more.
+fn exceeds_operation_window(in_flight: u64, more: u64) -> bool {
+    in_flight >= OPERATION_CREDIT && in_flight.saturating_add(more) > OPERATION_WINDOW
+}
 
 /// Maximum bytes of a stream's copies that the worker holds, in each direction.
 const DATA_WINDOW: u64 = 16 << 20;
@@ -76,5 +86,5 @@ const MAX_OBJECTS: usize = 1 << 20;
 /// Maximum number of requests that a worker answers at once.
 const MAX_REQUESTS: usize = 4096;
 
-/// How long a worker may be silent, although it is asked for a sign of life.
-const SILENCE: Duration = Duration::from_secs(20);
+/// How long a worker may be silent, although it is asked for a sign of life. Shorter in unit tests, which wait for it.
+const SILENCE: Duration = Duration::from_secs(if cfg!(test) { 8 } else { 20 });

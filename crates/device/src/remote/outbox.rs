@@ -151,6 +151,13 @@ impl Outbox {
         Ok(())
     }
 
+    /// Puts a message at the end of the order, for the outbox's thread to send: the caller never waits for a full pipe.
+    pub(super) fn put_for_thread(&self, encoded: Vec<u8>) -> Result<(), String> {
+        self.change(|state| state.push(encoded, Vec::new()))?;
+        self.filled.notify_one();
+        Ok(())
+    }
+
     /// Puts a message at the end of the order. It is sent with the next urgent one, or when many wait.
     pub(super) fn put_lazily(&self, encoded: Vec<u8>, payload: Vec<u8>) -> Result<(), String> {
         let waiting = self.change(|state| {
@@ -244,6 +251,10 @@ impl Outbox {
             }
         });
         self.filled.notify_one();
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().closed.is_some()
     }
 
     /// Drops everything that is not sent yet, and lets the writer end after a last message. Only the first call counts.

@@ -5,8 +5,8 @@
 use std::{
     io::{self, PipeReader, PipeWriter, Read, Write, pipe},
     sync::{
-        Arc, Mutex, Once,
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        Arc, Condvar, Mutex, Once,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
         mpsc,
     },
     thread,
@@ -30,6 +30,42 @@ kernel_fn! {
             launch.write::<u32>(0)?.iter_mut().for_each(|element| *element = element.wrapping_add(number));
             Ok(())
         })
+    }
+}
+
+kernel_fn! {
+    /// Adds the first of many parameters to the first element.
+    fn add_parameter() -> Kernel {
+        Kernel::new("add_parameter").writes::<u32>().params::<[u32; 1024]>().rust(|launch| {
+            let number = launch.params::<[u32; 1024]>()?[0];
+            launch.write::<u32>(0)?[0] += number;
+            Ok(())
+        })
+    }
+}
+
+kernel_fn! {
+    /// Fails.
+    fn fail() -> Kernel {
+        Kernel::new("fail").writes::<u8>().rust(|_| Err("as it should".into()))
+    }
+}
+
+kernel_fn! {
+    /// Panics in a worker.
+    fn panic_in_worker() -> Kernel {
+        if thread::current().name() == Some("evener-worker-request") {
+            // As a panic, but without the message that other tests count.
+            std::panic::resume_unwind(Box::new("as it should"));
+        }
+        Kernel::new("panic_in_worker").rust(|_| Ok(()))
+    }
+}
+
+kernel_fn! {
+    /// Has large arguments.
+    fn named(_bytes: Vec<u8>) -> Kernel {
+        Kernel::new("named").rust(|_| Ok(()))
     }
 }
 
@@ -235,6 +271,59 @@ fn a_device_that_was_lost_comes_back_with_a_new_connection() {
     within_seconds(move || round_trip(&device.reopened())).unwrap();
 }
 
+/// A worker on a thread, whose first pipe breaks when the test says so. The worker notices nothing.
+#[derive(Debug)]
+struct BreakingPipe {
+    worker: Arc<ThreadWorker>,
+    is_broken: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+struct Breaking {
+    pipe: Box<dyn WritePipe>,
+    is_broken: Arc<AtomicBool>,
+}
+
+impl Write for Breaking {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.is_broken.load(SeqCst) {
+            Err(io::ErrorKind::BrokenPipe.into())
+        } else {
+            self.pipe.write(bytes)
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.pipe.flush()
+    }
+}
+
+impl Connector for BreakingPipe {
+    fn connect(&self) -> Result<Pipes, String> {
+        let is_first = self.worker.connections.load(SeqCst) == 0;
+        let mut pipes = self.worker.connect()?;
+        if is_first {
+            pipes.to_worker = Box::new(Breaking { pipe: pipes.to_worker, is_broken: self.is_broken.clone() });
+        }
+        Ok(pipes)
+    }
+}
+
+#[test]
+fn a_device_comes_back_as_soon_as_a_call_has_found_it_lost() {
+    let is_broken = Arc::<AtomicBool>::default();
+    let worker = ThreadWorker::with_faults(Fault::None, Fault::None);
+    let connector = BreakingPipe { worker, is_broken: is_broken.clone() };
+    let host = RemoteHost::connect("there", Arc::new(connector), Duration::from_secs(10)).unwrap();
+    let device = host.devices()[0].clone();
+    let mut stream = device.stream().unwrap();
+    is_broken.store(true, SeqCst);
+    // The write of one call fails, and a later one is told.
+    let error = (0..1000).find_map(|_| stream.flush().err()).unwrap();
+    assert!(matches!(error, Error::Lost { .. }), "{error}");
+    round_trip(&device.reopened()).unwrap();
+}
+
 #[test]
 fn streams_do_not_hold_each_other_up() {
     let device = connect(&ThreadWorker::with_faults(Fault::None, Fault::None)).unwrap();
@@ -264,6 +353,117 @@ fn more_operations_than_the_window_are_held_back_and_none_is_lost() {
         expected = 2;
     }
     assert_eq!(stream.download(&data).unwrap().wait().unwrap(), vec![expected; 1000]);
+}
+
+#[test]
+fn an_operation_larger_than_the_window_is_sent_after_small_ones() {
+    const LAUNCHES: u32 = 1500;
+    assert!(u64::from(LAUNCHES) * 4096 > OPERATION_WINDOW);
+    let device = connect(&ThreadWorker::with_faults(Fault::None, Fault::None)).unwrap();
+    let found = within_seconds(move || -> Result<Vec<u32>> {
+        let data = device.buffer::<u32>(1)?;
+        let bound = device.compile(&add_parameter())?.bind(&[data.arg()])?;
+        let mut stream = device.stream()?;
+        // Its bytes are too few for a credit.
+        stream.launch(&bound, 1, &[1u32; 1024])?;
+        stream.wait()?;
+        let graph = stream.record_graph(|recorder| {
+            (0..LAUNCHES).try_for_each(|_| recorder.launch(&bound, 1, &[2u32; 1024]))
+        })?;
+        stream.replay(&graph)?;
+        stream.download(&data)?.wait()
+    });
+    assert_eq!(found.unwrap(), [1 + 2 * LAUNCHES]);
+}
+
+#[test]
+fn uploads_of_a_stream_that_is_dropped_arrive() {
+    const LEN: usize = 40 << 20;
+    let device = connect(&ThreadWorker::with_faults(Fault::None, Fault::None)).unwrap();
+    let found = within_seconds(move || -> Result<Vec<u8>> {
+        let data = device.buffer::<u8>(LEN)?;
+        let mut host = device.host_buffer::<u8>(LEN, crate::Direction::Upload)?;
+        host.as_mut_slice().fill(7);
+        let mut dropped = device.stream()?;
+        let transfer = dropped.upload_host(host, &data)?;
+        drop(dropped);
+        // Sends what waits, the end of the stream included, before most of the data.
+        device.buffer::<u8>(1)?;
+        transfer.wait()?;
+        device.stream()?.download(&data)?.wait()
+    });
+    assert!(found.unwrap().iter().all(|&byte| byte == 7));
+}
+
+#[test]
+fn a_large_download_behind_a_kernel_that_fails_is_an_error_of_the_kernel() {
+    let device = connect(&ThreadWorker::with_faults(Fault::None, Fault::None)).unwrap();
+    within_seconds(move || {
+        // The worker copies it in three parts.
+        let data = device.buffer::<u8>(3 * TRANSFER_BYTES).unwrap();
+        let bound = device.compile(&fail()).unwrap().bind(&[data.arg()]).unwrap();
+        let mut stream = device.stream().unwrap();
+        for _ in 0..2 {
+            stream.launch(&bound, 1, &()).unwrap();
+            let error = stream.download(&data).unwrap().wait().unwrap_err();
+            assert!(matches!(error, Error::Task { .. }), "{error}");
+            assert!(matches!(stream.wait(), Err(Error::Task { .. })));
+        }
+        assert_eq!(stream.download(&data).unwrap().wait().unwrap().len(), 3 * TRANSFER_BYTES);
+    });
+}
+
+#[test]
+fn a_request_that_panics_in_the_worker_is_an_error_and_not_a_hang() {
+    let device = connect(&ThreadWorker::with_faults(Fault::None, Fault::None)).unwrap();
+    within_seconds(move || {
+        let error = device.compile(&panic_in_worker()).unwrap_err();
+        assert!(error.to_string().contains("panicked"), "{error}");
+        round_trip(&device).unwrap();
+    });
+}
+
+#[test]
+fn a_kernel_that_is_too_long_to_be_sent_is_refused_and_no_device_is_lost() {
+    let device = connect(&ThreadWorker::with_faults(Fault::None, Fault::None)).unwrap();
+    let error = device.compile(&named(vec![0; MAX_MESSAGE])).unwrap_err();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    round_trip(&device).unwrap();
+}
+
+#[test]
+fn a_timestamp_behind_a_failure_is_reported_as_unread() {
+    let ((input, to_worker), (from_worker, output)) = (pipe().unwrap(), pipe().unwrap());
+    thread::spawn(move || serve(processor(), input, output));
+    let (mut reader, mut writer) = (FrameReader::new(from_worker), FrameWriter::new(to_worker));
+    writer.preamble().unwrap();
+    reader.preamble().unwrap();
+    let mut send = |message: ToWorker| {
+        writer.write(&encode(&message).unwrap(), &[]).unwrap();
+        writer.flush().unwrap();
+    };
+    let mut answer = || reader.next::<ToClient>().unwrap().unwrap().message;
+    let device = DevicePath { id: "cpu".into(), splits: Vec::new() };
+    let asks = [
+        Ask::Open { device, opening: 1 },
+        Ask::Allocate { opening: 1, memory: 2, bytes: 4, is_zeroed: true },
+    ];
+    for (request, ask) in (10..).zip(asks) {
+        send(ToWorker::Request { request, ask });
+        assert!(matches!(answer(), ToClient::Answer { answer: Ok(_), .. }));
+    }
+    send(ToWorker::OpenStream { opening: 1, stream: 3 });
+    let out_of_bounds = Span { memory: 2, offset: 0, bytes: 8 };
+    let operations = [
+        Operation::Timestamp { timestamp: 4 },
+        Operation::Zero { region: out_of_bounds },
+        Operation::Timestamp { timestamp: 5 },
+        Operation::Event { event: 6 },
+    ];
+    operations.into_iter().for_each(|operation| send(ToWorker::Run { stream: 3, operation }));
+    let ToClient::Reached { event: 6, outcome: Err(_), clocks } = answer() else { panic!("no failure") };
+    let clock = |timestamp, since_previous| Clock { timestamp, since_previous };
+    assert_eq!(clocks, [clock(4, Some(Duration::ZERO)), clock(5, None)]);
 }
 
 #[test]
@@ -333,6 +533,77 @@ fn a_worker_that_does_not_answer_is_given_up_after_the_timeout() {
     let error = RemoteHost::connect("silent", silent, Duration::from_millis(200)).unwrap_err();
     assert!(error.to_string().contains("no answer within 200ms"), "{error}");
     assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+/// A worker that lists a processor, and whose pipe can be filled: writing to it waits then, until the worker is ended.
+#[derive(Debug, Clone, Default)]
+struct Stuck(Arc<(Mutex<StuckState>, Condvar)>);
+
+#[derive(Debug, Default)]
+struct StuckState {
+    is_full: bool,
+    /// `None` before the worker starts, and after it was ended.
+    pipe: Option<PipeWriter>,
+}
+
+impl Stuck {
+    fn fill(&self) {
+        self.0.0.lock().unwrap().is_full = true;
+    }
+}
+
+impl Write for Stuck {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let (state, changed) = &*self.0;
+        let is_waiting = |state: &mut StuckState| state.is_full && state.pipe.is_some();
+        let mut state = changed.wait_while(state.lock().unwrap(), is_waiting).unwrap();
+        state.pipe.as_mut().map_or(Err(io::ErrorKind::BrokenPipe.into()), |pipe| pipe.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl WorkerHandle for Stuck {
+    fn end(&self) {
+        self.0.0.lock().unwrap().pipe = None;
+        self.0.1.notify_all();
+    }
+}
+
+impl Connector for Stuck {
+    fn connect(&self) -> Result<Pipes, String> {
+        let ((input, to_worker), (from_worker, output)) = (pipe().unwrap(), pipe().unwrap());
+        self.0.0.lock().unwrap().pipe = Some(to_worker);
+        thread::spawn(move || -> Option<()> {
+            let (mut reader, mut writer) = (FrameReader::new(input), FrameWriter::new(output));
+            writer.preamble().ok()?;
+            reader.preamble().ok()?;
+            while let Some(frame) = reader.next::<ToWorker>().ok()? {
+                if let ToWorker::Request { request, .. } = frame.message {
+                    let devices = serde_json::to_string(&[Device::cpu().describe()]).unwrap();
+                    let answer = Ok(Answer::Devices { devices, absent: "[]".into() });
+                    writer.write(&encode(&ToClient::Answer { request, answer }).unwrap(), &[]).ok()?;
+                    writer.flush().ok()?;
+                }
+            }
+            None
+        });
+        let (to_worker, worker) = (Box::new(self.clone()), Arc::new(self.clone()));
+        Ok(Pipes { from_worker: Box::new(from_worker), to_worker, worker })
+    }
+}
+
+#[test]
+fn a_worker_that_reads_nothing_more_is_lost_whichever_thread_writes_to_it() {
+    let stuck = Stuck::default();
+    let host = RemoteHost::connect("stuck", Arc::new(stuck.clone()), Duration::from_secs(10)).unwrap();
+    stuck.fill();
+    // The thread that asks for signs of life meets the full pipe first.
+    thread::sleep(Duration::from_millis(1500));
+    let error = within_seconds(move || host.devices()[0].buffer::<u8>(1).unwrap_err());
+    assert!(error.to_string().contains("silent"), "{error}");
 }
 
 /// Counts the panics of all threads of the protocol in this process.
@@ -504,8 +775,10 @@ impl Choices {
             }
             3 | 4 => {
                 let outcome = if self.below(3) == 0 { Err(error(self)) } else { Ok(()) };
-                let clock =
-                    |choices: &mut Choices| Clock { timestamp: choices.id(), since_previous: Duration::MAX };
+                let clock = |choices: &mut Choices| Clock {
+                    timestamp: choices.id(),
+                    since_previous: Some(Duration::MAX),
+                };
                 let clocks = (0..self.below(2)).map(|_| clock(self)).collect();
                 plain(ToClient::Reached { event: self.id(), outcome, clocks })
             }

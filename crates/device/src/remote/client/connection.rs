@@ -10,7 +10,7 @@ use std::{
         mpsc,
     },
     thread::{self, Thread},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::memory::DownloadTarget;
@@ -19,7 +19,7 @@ use crate::{
     describe::DeviceId,
     error::{Error, Result},
     remote::{
-        DATA_QUEUE, DATA_WINDOW, OPERATION_WINDOW, SILENCE,
+        DATA_QUEUE, DATA_WINDOW, SILENCE, exceeds_operation_window,
         frame::{FrameReader, FrameWriter, VERSION, encode},
         message::{Answer, Ask, Clock, Id, ToClient, ToWorker, WireError},
         outbox::Outbox,
@@ -126,14 +126,11 @@ struct InFlight {
 }
 
 impl Window {
-    /// Waits until an operation, and the data that it sends, may be put. One that is larger than the window waits until
-    /// nothing else is in flight.
+    /// Waits until an operation, and the data that it sends, may be put.
     pub(super) fn take(&self, operations: u64, data: u64) -> Result<(), String> {
         let is_full = |state: &mut InFlight| {
-            let exceeds = |used: u64, more: u64, limit: u64| used > 0 && more > 0 && used + more > limit;
-            state.lost.is_none()
-                && (exceeds(state.operations, operations, OPERATION_WINDOW)
-                    || exceeds(state.data, data, DATA_QUEUE))
+            let exceeds_queue = data > 0 && state.data > 0 && state.data + data > DATA_QUEUE;
+            state.lost.is_none() && (exceeds_operation_window(state.operations, operations) || exceeds_queue)
         };
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.freed.wait_while(state, is_full).unwrap_or_else(PoisonError::into_inner);
@@ -177,6 +174,15 @@ struct Shared {
     monitor: OnceLock<Thread>,
 }
 
+/// A worker that is being started. Either the thread that starts it or the call that waits for it ends one that comes
+/// too late.
+#[derive(Debug)]
+enum Attempt {
+    Starting,
+    Started(Arc<dyn WorkerHandle>),
+    GivenUp,
+}
+
 /// A connection to a worker. Dropping it ends the worker.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -192,16 +198,18 @@ impl Connection {
         connector: Arc<dyn Connector>,
         timeout: Duration,
     ) -> Result<Self, String> {
-        let start = Instant::now();
-        let (send_worker, worker) = mpsc::channel();
+        let attempt = Arc::new(Mutex::new(Attempt::Starting));
         let (send_outcome, outcome) = mpsc::channel();
+        let starting = attempt.clone();
         let connect = move || {
             let Pipes { from_worker, to_worker, worker } = connector.connect()?;
-            // The caller may have stopped waiting.
-            if send_worker.send(worker.clone()).is_err() {
+            let started = Attempt::Started(worker.clone());
+            let mut attempt = starting.lock().unwrap_or_else(PoisonError::into_inner);
+            if matches!(std::mem::replace(&mut *attempt, started), Attempt::GivenUp) {
                 worker.end();
                 return Err("timed out".to_owned());
             }
+            drop(attempt);
             greet(from_worker, to_worker, worker)
         };
         let started = unbound(|| {
@@ -213,14 +221,20 @@ impl Connection {
             })
         });
         started.map_err(|why| format!("a thread cannot be started: {why}"))?;
-        match outcome.recv_timeout(timeout.saturating_sub(start.elapsed())) {
+        match outcome.recv_timeout(timeout) {
             Ok(shared) => Ok(Connection { shared: shared?, host, ids: AtomicU64::new(1) }),
             Err(_) => {
-                let worker = worker.try_recv();
-                if let Ok(worker) = &worker {
-                    worker.end();
-                }
-                let words = worker.ok().and_then(|worker| worker.last_words());
+                let attempt = std::mem::replace(
+                    &mut *attempt.lock().unwrap_or_else(PoisonError::into_inner),
+                    Attempt::GivenUp,
+                );
+                let words = match attempt {
+                    Attempt::Started(worker) => {
+                        worker.end();
+                        worker.last_words()
+                    }
+                    Attempt::Starting | Attempt::GivenUp => None,
+                };
                 let words = words.map(|words| format!(" ({words})")).unwrap_or_default();
                 Err(format!("no answer within {timeout:?}{words}"))
             }
@@ -232,8 +246,10 @@ impl Connection {
         self.ids.fetch_add(1, Relaxed)
     }
 
+    /// Whether calls fail, and the device has to be opened again.
     pub(super) fn is_lost(&self) -> bool {
-        self.shared.lock().lost.is_some()
+        // A write that fails closes the outbox. The reason is looked for, and those who wait are told, a moment later.
+        self.shared.outbox.is_closed() || self.shared.lock().lost.is_some()
     }
 
     /// Makes an error of a failure.
@@ -248,18 +264,15 @@ impl Connection {
     pub(super) fn ask(&self, device: &DeviceId, operation: &str, ask: Ask) -> Result<Answer> {
         let request = self.new_id();
         let slot = Arc::new(Slot::default());
+        let encoded = encode(&ToWorker::Request { request, ask })
+            .map_err(|why| Error::unsupported(device, operation, why.to_string()))?;
         let asked = self.shared.register(|waiting| drop(waiting.answers.insert(request, slot.clone())));
-        let outcome = match asked.and_then(|()| self.put(&ToWorker::Request { request, ask })) {
+        let outcome = match asked.and_then(|()| self.shared.outbox.put(encoded)) {
             // A slot that is waited for without a timeout has a value.
             Ok(()) => slot.wait(None).unwrap_or_else(|| Err(Failure::Lost("no answer".into()))),
             Err(reason) => Err(Failure::Lost(reason)),
         };
         outcome.map_err(|failure| self.error(device, operation, failure))
-    }
-
-    /// Puts a message into the order. Fails with the reason if the connection is lost.
-    pub(super) fn put(&self, message: &ToWorker) -> Result<(), String> {
-        self.shared.outbox.put(encode(message).map_err(|why| why.to_string())?)
     }
 
     /// Puts a message into the order, to be sent with the next urgent one.
@@ -392,8 +405,8 @@ fn monitor(shared: &Weak<Shared>) {
         if silent > SILENCE {
             shared.lose(format!("the worker has been silent for {} s", SILENCE.as_secs()));
         } else if let Ok(ping) = encode(&ToWorker::Ping) {
-            // The next turn finds a loss.
-            let _ = shared.outbox.put(ping);
+            // This thread must not wait for a full pipe, which only a loss ends. The next turn finds one.
+            let _ = shared.outbox.put_for_thread(ping);
         }
     }
 }
@@ -487,9 +500,11 @@ impl Shared {
                 for Clock { timestamp, since_previous } in clocks {
                     let reading = waiting.readings.remove(&timestamp).ok_or("an unknown timestamp")?;
                     let mut clock = reading.clock.lock().unwrap_or_else(PoisonError::into_inner);
-                    *clock = clock.saturating_add(since_previous);
-                    // Only this thread sets it, once.
-                    let _ = reading.reading.set(*clock);
+                    if let Some(since_previous) = since_previous {
+                        *clock = clock.saturating_add(since_previous);
+                        // Only this thread sets it, once.
+                        let _ = reading.reading.set(*clock);
+                    }
                 }
                 let slot = waiting.events.remove(&event).ok_or("an unknown event")?;
                 drop(waiting);

@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     io::Read,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -11,7 +12,7 @@ use std::{
     thread,
 };
 
-use super::stream::{Arrived, FoundLaunch, Recorded, Step, StreamHandle};
+use super::stream::{Arrived, FoundLaunch, Recorded, Step, StreamHandle, UploadWindow};
 use crate::{
     Event, Graph, Timestamp,
     backend::Direction,
@@ -22,7 +23,7 @@ use crate::{
     error::{Error, Result},
     kernel::{BoundKernel, Program},
     remote::{
-        DATA_WINDOW, MAX_OBJECTS, MAX_OPENINGS, MAX_REQUESTS, MAX_STREAMS, OPERATION_WINDOW, TRANSFER_BYTES,
+        MAX_OBJECTS, MAX_OPENINGS, MAX_REQUESTS, MAX_STREAMS, TRANSFER_BYTES,
         frame::{FrameReader, encode},
         message::{Answer, Ask, DevicePath, Id, Operation, Span, ToClient, ToWorker, WireError, WireLaunch},
         outbox::Outbox,
@@ -59,7 +60,9 @@ struct Opening {
 /// An upload whose data arrives.
 #[derive(Debug)]
 struct Incoming {
-    stream: Id,
+    /// Where it is counted: the stream itself may be closed before its data is there.
+    window: UploadWindow,
+    device: Device,
     bytes: usize,
     received: usize,
     /// Allocated when the first piece arrives.
@@ -77,6 +80,42 @@ pub(super) struct Session {
     incoming: HashMap<Id, Incoming>,
     /// Requests that are being answered.
     requests: Arc<AtomicUsize>,
+}
+
+/// Answers a request once. One that panics is answered too, for the client would wait for it forever.
+struct Reply {
+    request: Id,
+    outbox: Arc<Outbox>,
+    /// Requests that are being answered.
+    requests: Arc<AtomicUsize>,
+    is_sent: bool,
+}
+
+impl Reply {
+    fn send(mut self, answer: Result<Answer>) {
+        self.put(answer.map_err(|error| WireError::from(&error)));
+    }
+
+    fn put(&mut self, answer: Result<Answer, WireError>) {
+        self.is_sent = true;
+        self.requests.fetch_sub(1, SeqCst);
+        let request = self.request;
+        let encoded = encode(&ToClient::Answer { request, answer }).or_else(|why| {
+            let detail = format!("the worker's answer cannot be sent: {why}");
+            encode(&ToClient::Answer { request, answer: Err(WireError::Other { detail }) })
+        });
+        // After the connection's end nobody waits for it.
+        let _ = encoded.map(|encoded| self.outbox.put(encoded));
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if !self.is_sent && thread::panicking() {
+            let detail = "the worker panicked: its standard error says why".into();
+            self.put(Err(WireError::Other { detail }));
+        }
+    }
 }
 
 /// Why the client's message ends the connection.
@@ -125,7 +164,9 @@ impl Session {
             ToWorker::Ping => self.send(&ToClient::Pong)?,
             ToWorker::Request { request, ask } => self.answer(request, ask)?,
             ToWorker::Close { opening } => {
-                self.openings.lock().unwrap_or_else(PoisonError::into_inner).remove(&opening);
+                let closed = self.openings.lock().unwrap_or_else(PoisonError::into_inner).remove(&opening);
+                // Closing a device may take long, and others are opened meanwhile.
+                drop(closed);
             }
             // The client drops the numbers of things that could not be made, too.
             ToWorker::Drop { object } => {
@@ -224,8 +265,15 @@ impl Session {
                     return Err(format!("a transfer of {} bytes", to.bytes));
                 }
                 let (sender, arrived) = channel();
-                let incoming =
-                    Incoming { stream, bytes: to.bytes as usize, received: 0, host: None, arrived: sender };
+                let stream = self.streams.get(&stream).ok_or("an operation of an unknown stream")?;
+                let incoming = Incoming {
+                    window: stream.uploads(),
+                    device: stream.device.clone(),
+                    bytes: to.bytes as usize,
+                    received: 0,
+                    host: None,
+                    arrived: sender,
+                };
                 if self.incoming.len() >= MAX_OBJECTS || self.incoming.insert(transfer, incoming).is_some() {
                     return Err("a transfer has the number of another".into());
                 }
@@ -280,7 +328,7 @@ impl Session {
             Operation::Wait { event } => Ok(Step::Wait { id: event }),
         };
         let stream = self.streams.get(&stream).ok_or("an operation of an unknown stream")?;
-        stream.take_credit(bytes, OPERATION_WINDOW)?;
+        stream.take_credit(bytes)?;
         stream.queue(step.unwrap_or_else(Step::Failed), bytes)
     }
 
@@ -296,15 +344,9 @@ impl Session {
         if offset != incoming.received as u64 || bytes == 0 || bytes > incoming.bytes - incoming.received {
             return Err("data at another offset than expected".into());
         }
-        // A stream that was closed has its operations still.
-        let stream = self.streams.get(&incoming.stream);
-        if let Some(stream) = stream {
-            stream.take_data_credit(bytes as u64, DATA_WINDOW)?;
-        }
-        if incoming.host.is_none()
-            && let Some(stream) = stream
-        {
-            incoming.host = stream.device.host_buffer(incoming.bytes, Direction::Upload).ok();
+        incoming.window.take_credit(bytes as u64)?;
+        if incoming.received == 0 {
+            incoming.host = incoming.device.host_buffer(incoming.bytes, Direction::Upload).ok();
         }
         let range = incoming.received..incoming.received + bytes;
         match &mut incoming.host {
@@ -329,46 +371,41 @@ impl Session {
             return Err(format!("more than {MAX_REQUESTS} requests at once"));
         }
         let (outbox, requests) = (self.outbox.clone(), self.requests.clone());
-        let reply = move |answer: Result<Answer>| {
-            let answer = answer.map_err(|error| WireError::from(&error));
-            requests.fetch_sub(1, SeqCst);
-            if let Ok(encoded) = encode(&ToClient::Answer { request, answer }) {
-                // After the connection's end nobody waits for it.
-                let _ = outbox.put(encoded);
-            }
-        };
+        let reply = Reply { request, outbox, requests, is_sent: false };
         let objects = self.objects.clone();
-        let add = move |id: Id, object: Object| {
+        let add = move |id: Id, object: Object, device: &DeviceId| {
             let mut objects = lock(&objects);
-            match objects.len() < MAX_OBJECTS && !objects.contains_key(&id) {
-                true => drop(objects.insert(id, object)),
-                false => tracing::warn!("object {id} exists already, or there are too many"),
+            if objects.len() >= MAX_OBJECTS || objects.contains_key(&id) {
+                let detail = format!("object {id} exists already, or there are more than {MAX_OBJECTS}");
+                return Err(Error::unsupported(device, "adding an object", detail));
             }
+            objects.insert(id, object);
+            Ok(())
         };
         match ask {
             Ask::Devices => {
                 let inventory = self.inventory.clone();
-                start(move || reply(Ok(describe(inventory.devices(), &inventory))))?;
+                start(move || reply.send(Ok(describe(inventory.devices(), &inventory))))?;
             }
             Ask::Split { device, sizes } => {
                 let inventory = self.inventory.clone();
                 start(move || {
                     let parts = find(&inventory, &device).and_then(|device| device.split(&sizes));
-                    reply(parts.map(|parts| describe(&parts, &inventory)));
+                    reply.send(parts.map(|parts| describe(&parts, &inventory)));
                 })?;
             }
             Ask::Open { device, opening } => {
                 let (inventory, openings) = (self.inventory.clone(), self.openings.clone());
-                start(move || reply(open(&inventory, &device, opening, &openings)))?;
+                start(move || reply.send(open(&inventory, &device, opening, &openings)))?;
             }
             Ask::Compile { opening, program, kernel } => {
                 let device = self.opening(opening)?.device.clone();
                 start(move || {
                     let compiled = from_wire(kernel, device.id()).and_then(|kernel| device.compile(&kernel));
-                    reply(compiled.map(|compiled| {
+                    reply.send(compiled.and_then(|compiled| {
                         let body = compiled.body().to_owned();
-                        add(program, Object::Program(compiled));
-                        Answer::Compiled { body }
+                        add(program, Object::Program(compiled), device.id())?;
+                        Ok(Answer::Compiled { body })
                     }));
                 })?;
             }
@@ -376,22 +413,18 @@ impl Session {
                 self.on_opening(opening, move |device| {
                     let len = usize::try_from(bytes).unwrap_or(usize::MAX);
                     let allocated = if is_zeroed { device.buffer(len) } else { device.buffer_uninit(len) };
-                    reply(allocated.map(|buffer| {
-                        add(memory, Object::Memory(buffer));
-                        Answer::Done
-                    }));
+                    let added = allocated.and_then(|buffer| add(memory, Object::Memory(buffer), device.id()));
+                    reply.send(added.map(|()| Answer::Done));
                 })?
             }
             Ask::WithWorkgroup { opening, bound, new, workgroup, shared_bytes } => {
                 let Object::Bound(bound) = self.object(bound)? else {
                     return Err("something that is not a bound kernel is sized".into());
                 };
-                self.on_opening(opening, move |_| {
+                self.on_opening(opening, move |device| {
                     let sized = bound.and_then(|bound| bound.with_workgroup(workgroup, shared_bytes));
-                    reply(sized.map(|sized| {
-                        add(new, Object::Bound(Ok(sized)));
-                        Answer::Done
-                    }));
+                    let added = sized.and_then(|sized| add(new, Object::Bound(Ok(sized)), device.id()));
+                    reply.send(added.map(|()| Answer::Done));
                 })?;
             }
             Ask::Occupancy { opening, bound } => {
@@ -399,7 +432,7 @@ impl Session {
                     return Err("something that is not a bound kernel is asked for".into());
                 };
                 self.on_opening(opening, move |_| {
-                    reply(bound.and_then(|bound| bound.occupancy()).map(Answer::Occupancy));
+                    reply.send(bound.and_then(|bound| bound.occupancy()).map(Answer::Occupancy));
                 })?;
             }
             Ask::Since { opening, later, earlier } => {
@@ -414,15 +447,15 @@ impl Session {
                         (Some(later), Some(earlier)) => later.since(earlier),
                         _ => Err(unread()),
                     };
-                    reply(since.map(Answer::Since));
+                    reply.send(since.map(Answer::Since));
                 })?;
             }
             Ask::Memory { opening } => {
-                self.on_opening(opening, move |device| reply(Ok(Answer::Memory(device.memory()))))?;
+                self.on_opening(opening, move |device| reply.send(Ok(Answer::Memory(device.memory()))))?;
             }
             Ask::Trim { opening } => self.on_opening(opening, move |device| {
                 device.trim();
-                reply(Ok(Answer::Done));
+                reply.send(Ok(Answer::Done));
             })?,
         }
         Ok(())
@@ -498,7 +531,10 @@ fn open(
     let capabilities = device.capabilities()?;
     let (requests, queue) = channel::<Box<dyn FnOnce() + Send>>();
     let started = thread::Builder::new().name(format!("evener-{}-requests", device.id())).spawn(move || {
-        queue.into_iter().for_each(|request| request());
+        for request in queue {
+            // A request that panics is answered, and the next one is not held up.
+            let _ = catch_unwind(AssertUnwindSafe(request));
+        }
     });
     started.map_err(|why| Error::lost(device.id(), "opening the device", why.to_string()))?;
     let mut openings = openings.lock().unwrap_or_else(PoisonError::into_inner);

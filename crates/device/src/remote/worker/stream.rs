@@ -7,6 +7,7 @@ use std::{
         mpsc::{Receiver, Sender, channel},
     },
     thread,
+    time::Duration,
 };
 
 use crate::{
@@ -17,7 +18,7 @@ use crate::{
     error::{Error, Result},
     kernel::BoundKernel,
     remote::{
-        DATA_WINDOW, OPERATION_WINDOW, TRANSFER_BYTES,
+        DATA_WINDOW, OPERATION_CREDIT, OPERATION_WINDOW, TRANSFER_BYTES, exceeds_operation_window,
         frame::encode,
         message::{Clock, Id, ToClient, WireError},
         outbox::{Copy, Outbox},
@@ -181,19 +182,29 @@ impl StreamHandle {
         self.steps.send((step, bytes)).map_err(|_| "the thread of a stream has ended".to_owned())
     }
 
-    /// Counts an operation of the client. One that is larger than the window has to be alone.
-    pub(super) fn take_credit(&self, bytes: u64, window: u64) -> Result<(), String> {
-        let before = self.in_flight.operations.fetch_add(bytes, SeqCst);
-        match before == 0 || before + bytes <= window {
-            true => Ok(()),
-            false => Err(format!("more than {window} bytes of operations in flight")),
+    /// Counts an operation of the client.
+    pub(super) fn take_credit(&self, bytes: u64) -> Result<(), String> {
+        match exceeds_operation_window(self.in_flight.operations.fetch_add(bytes, SeqCst), bytes) {
+            false => Ok(()),
+            true => Err(format!("more than {OPERATION_WINDOW} bytes of operations in flight")),
         }
     }
 
-    pub(super) fn take_data_credit(&self, bytes: u64, window: u64) -> Result<(), String> {
-        match self.in_flight.data.fetch_add(bytes, SeqCst) + bytes <= window {
+    pub(super) fn uploads(&self) -> UploadWindow {
+        UploadWindow(self.in_flight.clone())
+    }
+}
+
+/// The bytes of a stream's uploads that the worker holds.
+#[derive(Debug)]
+pub(super) struct UploadWindow(Arc<InFlight>);
+
+impl UploadWindow {
+    /// Counts data of the client.
+    pub(super) fn take_credit(&self, bytes: u64) -> Result<(), String> {
+        match self.0.data.fetch_add(bytes, SeqCst) + bytes <= DATA_WINDOW {
             true => Ok(()),
-            false => Err(format!("more than {window} bytes of uploads in flight")),
+            false => Err(format!("more than {DATA_WINDOW} bytes of uploads in flight")),
         }
     }
 }
@@ -231,10 +242,12 @@ impl Report {
 
     fn reached(&self, event: Id, outcome: Result<()>, clocks: Vec<PendingClock>) {
         let read = |PendingClock { id, reading, previous }: PendingClock| {
-            let since = reading.get().zip(previous.as_ref().and_then(|previous| previous.get()));
-            // The time since a timestamp that failed is of no use to the client, who gets the error.
-            let since_previous =
-                since.and_then(|(later, earlier)| later.since(earlier).ok()).unwrap_or_default();
+            let since_previous = match (reading.get(), previous.as_ref().and_then(|previous| previous.get()))
+            {
+                (Some(later), Some(earlier)) => later.since(earlier).ok(),
+                (Some(_), None) => Some(Duration::ZERO),
+                (None, _) => None,
+            };
             Clock { timestamp: id, since_previous }
         };
         let clocks = clocks.into_iter().map(read).collect();
@@ -247,7 +260,7 @@ impl Report {
         let mut credit = self.credit.lock().unwrap_or_else(PoisonError::into_inner);
         credit.0 += operations;
         credit.1 += data;
-        if credit.0 < OPERATION_WINDOW / 4 && credit.1 < DATA_WINDOW / 8 {
+        if credit.0 < OPERATION_CREDIT && credit.1 < DATA_WINDOW / 8 {
             return;
         }
         let (operations, data) = std::mem::take(&mut *credit);
@@ -356,6 +369,7 @@ impl Queueing {
                     self.finish(InOrder::Abandoned { id: transfer });
                 }
             }
+            Step::Timestamp { id, slot } => self.timestamp(id, slot),
             step => {
                 if self.failure.is_none()
                     && let Err(error) = self.run_on_device(step)
@@ -388,22 +402,31 @@ impl Queueing {
                 stream.launch_bytes(&bound, groups, &params)
             }
             Step::Replay(slot) => stream.replay(&*slot.wait()?),
-            Step::Timestamp { id, slot } => {
-                let timestamp = stream.timestamp()?;
-                // Only this thread sets it, once.
-                let _ = slot.set(timestamp);
-                let previous = self.last_timestamp.replace(slot.clone());
-                self.clocks.push(PendingClock { id, reading: slot, previous });
-                Ok(())
-            }
             Step::WaitEvent(slot) => stream.wait_event(&slot.wait()?),
             Step::Flush => stream.flush(),
             Step::Event { .. }
             | Step::Wait { .. }
+            | Step::Timestamp { .. }
             | Step::Record { .. }
             | Step::UploadArrived { .. }
             | Step::Download { .. } => Ok(()),
         }
+    }
+
+    /// Reads the clock. The client waits for the outcome, and so learns of a timestamp that fails or is skipped.
+    fn timestamp(&mut self, id: Id, reading: Arc<OnceLock<Timestamp>>) {
+        let mut previous = None;
+        if self.failure.is_none() {
+            match self.stream().and_then(Stream::timestamp) {
+                Ok(timestamp) => {
+                    // Only this thread sets it, once.
+                    let _ = reading.set(timestamp);
+                    previous = self.last_timestamp.replace(reading.clone());
+                }
+                Err(error) => self.failure = Some(error),
+            }
+        }
+        self.clocks.push(PendingClock { id, reading, previous });
     }
 
     fn record(&mut self, launches: &[FoundLaunch]) -> Result<Arc<Graph>> {
@@ -484,6 +507,13 @@ impl Queueing {
 
 /// The thread that waits for operations, in their order.
 fn finish(ends: &Receiver<InOrder>, report: &Report) {
+    // The last download that failed. Its other parts come next, and the client knows it no more.
+    let mut abandoned = None;
+    let mut abandon = |id: Id| {
+        if abandoned.replace(id) != Some(id) {
+            report.send(&ToClient::Abandoned { transfer: id });
+        }
+    };
     for end in ends {
         match end {
             InOrder::Upload { transfer, bytes } => {
@@ -500,9 +530,9 @@ fn finish(ends: &Receiver<InOrder>, report: &Report) {
                         .put_copy(report.stream, Copy { transfer: id, offset, payload, sent: 0 });
                 }
                 // The parts after it fail too, so the client gets no wrong offset.
-                Err(_) => report.send(&ToClient::Abandoned { transfer: id }),
+                Err(_) => abandon(id),
             },
-            InOrder::Abandoned { id } => report.send(&ToClient::Abandoned { transfer: id }),
+            InOrder::Abandoned { id } => abandon(id),
             InOrder::Event { id, event, clocks } => {
                 report.reached(id, event.and_then(|event| event.wait()), clocks);
             }
