@@ -55,6 +55,11 @@ impl Limbs {
     pub fn is_reduced_fr(&self) -> bool {
         BigInt(self.0) < Fr::MODULUS
     }
+
+    /// Whether the limbs are less than the modulus of `Fq`, as those of every element are.
+    pub fn is_reduced_fq(&self) -> bool {
+        BigInt(self.0) < Fq::MODULUS
+    }
 }
 
 impl From<Fr> for Limbs {

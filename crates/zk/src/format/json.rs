@@ -45,6 +45,16 @@ impl VerifyingKey {
             delta_g2: object.g2("vk_delta_2")?,
             gamma_abc_g1: ic,
         };
+        // With such a gamma, a proof would be valid for all public inputs.
+        let infinite = [
+            ("vk_alpha_1", key.alpha_g1.is_zero()),
+            ("vk_beta_2", key.beta_g2.is_zero()),
+            ("vk_gamma_2", key.gamma_g2.is_zero()),
+            ("vk_delta_2", key.delta_g2.is_zero()),
+        ];
+        if let Some((name, _)) = infinite.iter().find(|(_, is_infinite)| *is_infinite) {
+            return Err(object.error(name, "is the point at infinity".into()));
+        }
         if key.gamma_g2 == key.delta_g2 && !allow_unsafe {
             return Err(Error::UnsafeKey { file: name.to_owned() });
         }

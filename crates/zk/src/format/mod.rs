@@ -16,13 +16,13 @@ mod write;
 mod wtns;
 mod zkey;
 
-use std::{fs::File, io::BufReader, path::Path};
+use std::{fs::File, path::Path};
 
 pub use self::json::{public_from_json, public_to_json};
 use crate::error::{Error, Result};
 
-/// Opens a file for a reader of sections.
-fn open(path: &Path) -> Result<BufReader<File>> {
-    let file = File::open(path).map_err(|error| Error::io(path, "cannot be opened", error))?;
-    Ok(BufReader::new(file))
+/// Opens a file for a reader of sections. It has no buffer, which would keep a part of a witness: sections are few, and each
+/// is read at once.
+fn open(path: &Path) -> Result<File> {
+    File::open(path).map_err(|error| Error::io(path, "cannot be opened", error))
 }

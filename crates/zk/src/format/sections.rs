@@ -3,10 +3,12 @@
 use std::io::{Read, Seek, SeekFrom};
 
 use ark_ff::{BigInt, PrimeField};
-use zeroize::Zeroizing;
 
 use super::numbers::{Cursor, limbs};
 use crate::error::{Error, Result};
+
+/// Maximum number of sections. Files of snarkjs have about ten; a hostile one could have a section for every twelve bytes.
+const MAX_SECTIONS: u32 = 256;
 
 /// A kind of file, and the names of its sections.
 pub(super) struct FileKind {
@@ -59,6 +61,12 @@ impl<R: Read + Seek> Sections<R> {
             return Err(fail(
                 "file header",
                 format!("version {version} is not known (known: {:?})", kind.versions),
+            ));
+        }
+        if count > MAX_SECTIONS {
+            return Err(fail(
+                "file header",
+                format!("{count} sections, and at most {MAX_SECTIONS} are expected"),
             ));
         }
         let mut sections = Sections { reader, file: file.to_owned(), kind, table: Vec::new() };
@@ -127,21 +135,26 @@ impl<R: Read + Seek> Sections<R> {
         }
     }
 
-    /// Reads a section. The bytes are zeroed when dropped, because they may be a witness.
-    pub(super) fn read(&mut self, number: u32) -> Result<Zeroizing<Vec<u8>>> {
+    /// Reads a section.
+    pub(super) fn read(&mut self, number: u32) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.read_into(number, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Reads a section into an empty vector, which is allocated once: if the caller zeroes it, no copy of a secret is left.
+    pub(super) fn read_into(&mut self, number: u32, bytes: &mut Vec<u8>) -> Result<()> {
         let Some(&(_, at, size)) = self.table.iter().find(|entry| entry.0 == number) else {
             return Err(self.error(number, "is missing"));
         };
-        let mut bytes = Vec::new();
         // The length is at most the file's.
         let reserved = usize::try_from(size).ok().filter(|&size| bytes.try_reserve_exact(size).is_ok());
         let Some(size) = reserved else {
             return Err(self.error(number, format!("{size} bytes do not fit into memory")));
         };
         bytes.resize(size, 0);
-        let read = self.reader.seek(SeekFrom::Start(at)).and_then(|_| self.reader.read_exact(&mut bytes));
-        read.map_err(|error| self.error(number, format!("cannot be read: {error}")))?;
-        Ok(Zeroizing::new(bytes))
+        let read = self.reader.seek(SeekFrom::Start(at)).and_then(|_| self.reader.read_exact(bytes));
+        read.map_err(|error| self.error(number, format!("cannot be read: {error}")))
     }
 
     /// Reads the size and the modulus of a field, and fails unless they are those of `F`.

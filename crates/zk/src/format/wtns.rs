@@ -6,7 +6,9 @@ use std::{
 };
 
 use ark_bn254::Fr;
+use ark_ff::Zero;
 use rayon::prelude::*;
+use zeroize::Zeroizing;
 
 use super::{
     numbers::{Cursor, scalar},
@@ -42,13 +44,21 @@ fn read(name: &str, reader: impl Read + Seek) -> Result<Witness> {
         return Err(sections.error(HEADER, format!("has {} bytes, and 40 are expected", header.len())));
     };
     sections.expect_len(VALUES, u64::from(count), 32)?;
-    let bytes = sections.read(VALUES)?;
-    let values: Result<Vec<Fr>, (usize, &str)> = bytes
-        .par_chunks(32)
-        .enumerate()
-        .map(|(index, bytes)| scalar(bytes).map_err(|detail| (index, detail)))
-        .collect();
-    let values =
-        values.map_err(|(index, detail)| sections.error(VALUES, format!("value {index} {detail}")))?;
-    Witness::new(values)
+    let mut bytes = Zeroizing::new(Vec::new());
+    sections.read_into(VALUES, &mut bytes)?;
+    // The values are written where they stay. Collecting results would leave copies of them in memory that is freed.
+    let mut values = Zeroizing::new(vec![Fr::zero(); count as usize]);
+    let wrong = values.par_iter_mut().zip(bytes.par_chunks(32)).enumerate().find_map_first(
+        |(index, (value, bytes))| match scalar(bytes) {
+            Ok(number) => {
+                *value = number;
+                None
+            }
+            Err(detail) => Some((index, detail)),
+        },
+    );
+    if let Some((index, detail)) = wrong {
+        return Err(sections.error(VALUES, format!("value {index} {detail}")));
+    }
+    Witness::new(std::mem::take(&mut *values))
 }

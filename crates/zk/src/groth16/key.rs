@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use ark_bn254::{Fr, G1Affine, G2Affine};
+use ark_ff::UniformRand;
 use rayon::prelude::*;
 use zeroize::Zeroizing;
 
-use super::{R1cs, SparseMatrix, VerifyingKey, Witness, cpu::bit_reversed, randomness::random_scalar};
+use super::{R1cs, SparseMatrix, VerifyingKey, Witness, cpu::bit_reversed, randomness::seeded_generator};
 use crate::error::{Error, Result};
 
 /// A Groth16 proving key over BN254, with the matrices of its circuit.
@@ -107,8 +108,8 @@ impl ProvingKey {
             return Err(other(detail));
         }
         // Different matrices have different products with a random vector.
-        let random: Result<Vec<Fr>> = (0..self.wires()).map(|_| random_scalar()).collect();
-        let random = random?;
+        let mut generator = seeded_generator()?;
+        let random: Vec<Fr> = (0..self.wires()).map(|_| Fr::rand(&mut generator)).collect();
         let rows = self.a.rows().max(r1cs.constraints() + 1 + self.public()).max(self.b.rows());
         let product = |matrix: &SparseMatrix| {
             let mut product = vec![Fr::default(); rows];

@@ -28,9 +28,8 @@ impl KeyCache {
     ) -> DeviceResult<R> {
         self.preparations.fetch_add(1, SeqCst);
         self.preparing.fetch_add(1, SeqCst);
-        let prepared = prepare(&self.resident(device));
-        self.preparing.fetch_sub(1, SeqCst);
-        prepared
+        let _until_done = Preparing(&self.preparing);
+        prepare(&self.resident(device))
     }
 
     fn resident(&self, device: &Device) -> Resident {
@@ -55,6 +54,15 @@ impl KeyCache {
     }
 }
 
+/// A preparation that is under way, until this is dropped: also if it panics.
+struct Preparing<'a>(&'a AtomicUsize);
+
+impl Drop for Preparing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
 #[cfg(test)]
 mod test {
     use std::sync::Arc;
@@ -75,5 +83,13 @@ mod test {
         assert_eq!(cache.settled_preparations(), Some(3));
         let during = cache.prepare(&reopened, |_| Ok(cache.settled_preparations())).unwrap();
         assert_eq!((during, cache.settled_preparations()), (None, Some(4)));
+    }
+
+    #[test]
+    fn a_preparation_that_panics_is_over() {
+        let cache = KeyCache::default();
+        let panics = || cache.prepare(&Device::cpu(), |_| -> DeviceResult<()> { panic!("on purpose") });
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
+        assert_eq!(cache.settled_preparations(), Some(1));
     }
 }

@@ -9,6 +9,7 @@ use std::{
 use ark_bn254::Fr;
 use evener_device::DeviceId;
 use evener_schedule::{Cancel, Job, Pool, Progress, Report, Strategy, Trace};
+use rayon::prelude::*;
 use zeroize::Zeroizing;
 
 use super::{
@@ -168,7 +169,8 @@ impl Prover {
         let begin = Instant::now();
         let proved = match way {
             Way::Whole => {
-                let mut proved = self.job.map(&[Item { witness, fixed }])?.into_results();
+                let items = [Item { witness: witness.clone(), fixed }];
+                let mut proved = self.job.map(&items)?.into_results();
                 proved.pop().unwrap_or(Err(Error::Unprovable))
             }
             Way::Shared => {
@@ -183,6 +185,8 @@ impl Prover {
             let is_settled = before.is_some() && before == self.keys.settled_preparations();
             chooser().record(way, begin.elapsed(), is_settled);
         }
+        // A worker that still has it zeroes it.
+        Arc::into_inner(witness).into_iter().for_each(Witness::erase);
         proved
     }
 
@@ -201,6 +205,10 @@ impl Prover {
             true => (Vec::new(), None, Trace::default()),
             false => {
                 let mapped = self.job.map(&items)?;
+                items
+                    .into_par_iter()
+                    .filter_map(|item| Arc::into_inner(item.witness))
+                    .for_each(Witness::erase);
                 let (report, trace) = (mapped.report().clone(), mapped.trace().clone());
                 (mapped.into_results(), Some(report), trace)
             }

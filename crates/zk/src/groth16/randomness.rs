@@ -21,7 +21,7 @@ impl Blinding {
 }
 
 /// Returns a number of the scalar field, from twice as many random bits as it has, so that no number is likelier.
-pub(crate) fn random_scalar() -> Result<Fr> {
+fn random_scalar() -> Result<Fr> {
     let mut bytes = Zeroizing::new([0; 64]);
     fill(&mut *bytes)?;
     Ok(Fr::from_le_bytes_mod_order(&*bytes))

@@ -1,6 +1,10 @@
 //! The task of a run: proves and verifies one witness per item.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::Arc,
+    time::Duration,
+};
 
 use ark_bn254::Fr;
 use evener_device::{
@@ -190,15 +194,23 @@ impl<E: Engine + 'static> Worker<E> {
         self.with_threads(|engine, loaded, _| time_operations(engine, key, loaded, witness))
     }
 
-    /// Runs the host's part of a proof in the worker's threads.
+    /// Runs the host's part of a proof in the worker's threads. After a panic, nothing of the proof stays on the device.
     fn with_threads<R: Send>(
         &mut self,
         work: impl FnOnce(&mut E, &LoadedKey<E>, &mut Held<E>) -> R + Send,
     ) -> R {
         let Worker { engine, loaded, held, threads } = self;
+        let work = || {
+            // The engine is used once more, and then dropped with the worker by the scheduler.
+            catch_unwind(AssertUnwindSafe(|| work(engine, loaded, held))).unwrap_or_else(|panic| {
+                *held = Held::default();
+                let _ = erase(engine);
+                resume_unwind(panic)
+            })
+        };
         match threads {
-            Some(threads) => threads.install(|| work(engine, loaded, held)),
-            None => work(engine, loaded, held),
+            Some(threads) => threads.install(work),
+            None => work(),
         }
     }
 

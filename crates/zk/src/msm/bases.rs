@@ -206,11 +206,11 @@ impl<P: MsmGroup> MsmBases<P> {
         self.queue(workspace, &scalars, marks)
     }
 
-    /// Queues all kernels for scalars on the device, without waiting. The scalars, in Montgomery form, must not change
-    /// before the result is there; if another stream writes them, let the
-    /// [workspace's stream](MsmWorkspace::stream) wait for its event first.
+    /// Queues all kernels for scalars on the device, in Montgomery form, without waiting. If another stream writes them, let
+    /// the [workspace's stream](MsmWorkspace::stream) wait for its event first.
     ///
-    /// Fails on the processor, which has no kernels.
+    /// The scalars are copied first: two kernels read them, and would write out of bounds if they changed in between. Fails
+    /// on the processor, which has no kernels.
     pub fn queue_device(
         &self,
         workspace: &mut MsmWorkspace,
@@ -219,26 +219,29 @@ impl<P: MsmGroup> MsmBases<P> {
         self.check(scalars.len())?;
         let mut marks = Marks::new();
         workspace.mark(&mut marks, "begin")?;
-        if self.device.describe().api == Api::Cuda {
-            return self.queue(workspace, scalars, marks);
-        }
-        // Other devices cannot bind a slice that begins anywhere.
-        let aligned = workspace.scalars(scalars.len())?;
-        workspace.stream().copy(scalars, &aligned)?;
+        let copied = workspace.scalars(scalars.len())?;
+        workspace.stream().copy(scalars, &copied)?;
         workspace.mark(&mut marks, "copy")?;
-        self.queue(workspace, &aligned, marks)
+        self.queue(workspace, &copied, marks)
     }
 
-    /// Queues all kernels for a range of the points, without waiting, as [`queue_device`](Self::queue_device) does for all of
-    /// them. There are as many scalars as points, of which those of the range are used.
-    pub fn queue_device_range(
+    /// Queues all kernels for a range of the points, without waiting. There are as many scalars as points, of which those of
+    /// the range are used. They must not change before the result is there, because not every device copies them.
+    pub(crate) fn queue_device_range(
         &self,
         workspace: &mut MsmWorkspace,
         range: Range<usize>,
         scalars: &Buffer<Limbs>,
     ) -> Result<PendingMsm<P>> {
         if range == (0..self.len) {
-            return self.queue_device(workspace, scalars);
+            // Other devices cannot bind a slice that begins anywhere.
+            if self.device.describe().api != Api::Cuda {
+                return self.queue_device(workspace, scalars);
+            }
+            self.check(scalars.len())?;
+            let mut marks = Marks::new();
+            workspace.mark(&mut marks, "begin")?;
+            return self.queue(workspace, scalars, marks);
         }
         self.check(scalars.len())?;
         let (programs, parts) = self.parts_for(workspace)?;

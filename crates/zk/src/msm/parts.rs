@@ -164,7 +164,7 @@ fn part_len(points: usize, max_count: usize) -> usize {
     }
     let passes = points.div_ceil(max_count);
     let even = points.div_ceil(passes).next_multiple_of(PART_ALIGNMENT);
-    if even <= max_count { even } else { max_count / PART_ALIGNMENT * PART_ALIGNMENT }
+    if even <= max_count { even } else { (max_count / PART_ALIGNMENT).max(1) * PART_ALIGNMENT }
 }
 
 /// Whether tables are to be computed.

@@ -74,9 +74,8 @@ pub fn msm<P: MsmGroup>(pool: &Pool, points: &[P::Affine], scalars: &[Fr]) -> Re
     let block = points.len().div_ceil(BLOCKS).max(MIN_BLOCK);
     // SAFETY: `points` and `scalars` are borrowed until this function returns. The terms are in `left`, which this function
     // owns, and which the scheduler lends to tasks only while a call to `map` has not returned.
-    let terms = |(points, scalars)| unsafe { BorrowedTerms::<P>::new(points, scalars) };
-    let mut left: Vec<BorrowedTerms<P>> =
-        points.chunks(block).zip(scalars.chunks(block)).map(terms).collect();
+    let terms = |first| unsafe { BorrowedTerms::<P>::new(points, scalars, first..first + block) };
+    let mut left: Vec<BorrowedTerms<P>> = (0..points.len()).step_by(block).map(terms).collect();
     let mut total = P::zero();
     for _ in 0..MAX_RUNS {
         if left.is_empty() {
@@ -133,13 +132,20 @@ unsafe impl<P: MsmGroup> Send for BorrowedTerms<P> {}
 unsafe impl<P: MsmGroup> Sync for BorrowedTerms<P> {}
 
 impl<P: MsmGroup> BorrowedTerms<P> {
-    /// Erases the lifetime of two slices of the same length.
+    /// Returns the terms of a range of two slices, as far as both have it, and erases the lifetime of the slices.
+    ///
+    /// The pointers are those of the whole slices, moved to the range: [`joined`] reads several ranges through the pointers
+    /// of the first, which pointers to the elements of one range alone would not allow.
     ///
     /// # Safety
     /// The slices must stay valid and unchanged while the result exists. All terms of a run come from the same two slices.
-    unsafe fn new(points: &[P::Affine], scalars: &[Fr]) -> Self {
-        let len = points.len().min(scalars.len());
-        BorrowedTerms { points: NonNull::from(points).cast(), scalars: NonNull::from(scalars).cast(), len }
+    unsafe fn new(points: &[P::Affine], scalars: &[Fr], range: Range<usize>) -> Self {
+        let end = range.end.min(points.len()).min(scalars.len());
+        let start = range.start.min(end);
+        let (points, scalars) = (NonNull::from(points).cast(), NonNull::from(scalars).cast());
+        // SAFETY: `start` is at most the length of both slices.
+        let (points, scalars) = unsafe { (points.add(start), scalars.add(start)) };
+        BorrowedTerms { points, scalars, len: end - start }
     }
 
     /// Another handle of the same terms, for a further run within the same call.
@@ -148,12 +154,13 @@ impl<P: MsmGroup> BorrowedTerms<P> {
     }
 
     fn points(&self) -> &[P::Affine] {
-        // SAFETY: pointer and length come from a slice in `new`, whose caller keeps it valid and unchanged.
+        // SAFETY: pointer and length are of a part of a slice in `new`, or of parts that follow each other in `joined`. The
+        // caller of `new` keeps the slice valid and unchanged.
         unsafe { std::slice::from_raw_parts(self.points.as_ptr(), self.len) }
     }
 
     fn scalars(&self) -> &[Fr] {
-        // SAFETY: as for the points; `new` takes the shorter length of the two.
+        // SAFETY: as for the points; `new` ends where the shorter slice of the two does.
         unsafe { std::slice::from_raw_parts(self.scalars.as_ptr(), self.len) }
     }
 

@@ -137,7 +137,7 @@ fn a_pool_of_processors_computes_as_arkworks_does() {
     check_pool::<G2Projective>(&[Device::cpu()], 700);
 }
 
-/// Scalars that a device computed are multiplied in place, wherever they begin, and one workspace serves both groups.
+/// Scalars that a device computed are multiplied wherever they begin, and one workspace serves both groups.
 fn check_scalars_on_device(api: Api) {
     for device in devices(api) {
         let (all, scalars) = (points::<G1Projective>(100), random(103, 4));

@@ -3,7 +3,8 @@
 use ark_bn254::Fr;
 use bytemuck::Pod;
 use evener_device::{
-    Buffer, Device, Direction, Result, SharedBuffer, StagingBuffer, Stream, Timestamp, Transfer,
+    Buffer, Device, DeviceId, Direction, Error, Result, SharedBuffer, StagingBuffer, Stream, Timestamp,
+    Transfer,
 };
 use rayon::prelude::*;
 use zeroize::Zeroize;
@@ -79,6 +80,7 @@ pub(super) type Marks = Vec<(&'static str, Timestamp)>;
 /// The sums of a queued multiplication on their way to the host.
 #[derive(Debug)]
 pub(super) struct Queued {
+    device: DeviceId,
     transfer: Transfer<Limbs>,
     plan: Plan,
 }
@@ -126,7 +128,8 @@ impl MsmWorkspace {
         self.is_timed
     }
 
-    /// Queues zeros over everything that depends on the scalars of earlier calls.
+    /// Queues zeros over all memory of the device that depends on the scalars of earlier calls. The host's staging memory of
+    /// [`MsmBases::msm`](super::MsmBases::msm) is not zeroed.
     pub fn erase(&mut self) -> Result<()> {
         let Buffers { counters, info, offsets, ranks, entries, firsts, .. } = &self.buffers;
         for buffer in [counters, info, offsets, ranks, entries, firsts].into_iter().flatten() {
@@ -316,31 +319,72 @@ impl MsmWorkspace {
         let host = device.host_buffer(results.len(), Direction::Download)?;
         let transfer = self.stream.download_host(&results, host)?;
         self.mark(marks, "download")?;
-        Ok(Queued { transfer, plan })
+        Ok(Queued { device: device.id().clone(), transfer, plan })
     }
 }
 
 impl Queued {
-    /// Waits for the sums, and combines them: bits of a bucket's index, then windows.
+    /// Waits for the sums, and combines them: bits of a bucket's index, then windows. Fails with `BadResult` if a coordinate
+    /// is not less than the modulus.
     pub(super) fn wait<P: MsmGroup>(self) -> Result<P> {
-        let Queued { transfer, plan } = self;
+        let Queued { device, transfer, plan } = self;
         let mut host = transfer.wait()?;
-        let sums: &[P::DeviceSum] = bytemuck::cast_slice(host.as_slice());
-        let of_set = |sums: &[P::DeviceSum]| {
-            let mut sums = sums.iter().map(|sum| P::from_device(*sum));
-            let all = sums.next().unwrap_or_default();
-            // The index of a bucket is one less than its digit.
-            sums.rev().fold(P::zero(), |total, bit| total.double() + bit) + all
-        };
-        let sets = sums.chunks(plan.window_bits as usize).map(of_set);
-        let total = sets.rev().fold(P::zero(), |mut total, set| {
-            for _ in 0..plan.window_bits {
-                total.double_in_place();
-            }
-            total + set
-        });
+        let total = check_reduced(&device, host.as_slice()).map(|()| combine::<P>(host.as_slice(), plan));
         // The scalars may be secret, and their sums too.
         bytemuck::cast_slice_mut::<Limbs, u64>(host.as_mut_slice()).zeroize();
-        Ok(total)
+        total
+    }
+}
+
+/// Fails if a coordinate is not less than the modulus: arkworks relies on it, and does not end if it inverts a multiple of
+/// the modulus.
+fn check_reduced(device: &DeviceId, coordinates: &[Limbs]) -> Result<()> {
+    match coordinates.iter().all(Limbs::is_reduced_fq) {
+        true => Ok(()),
+        false => Err(Error::BadResult {
+            device: device.clone(),
+            operation: "a multi-scalar multiplication".into(),
+            detail: "a coordinate is not less than the modulus".into(),
+        }),
+    }
+}
+
+/// Combines the sums of each set of buckets.
+fn combine<P: MsmGroup>(sums: &[Limbs], plan: Plan) -> P {
+    let sums: &[P::DeviceSum] = bytemuck::cast_slice(sums);
+    let of_set = |sums: &[P::DeviceSum]| {
+        let mut sums = sums.iter().map(|sum| P::from_device(*sum));
+        let all = sums.next().unwrap_or_default();
+        // The index of a bucket is one less than its digit.
+        sums.rev().fold(P::zero(), |total, bit| total.double() + bit) + all
+    };
+    let sets = sums.chunks(plan.window_bits as usize).map(of_set);
+    sets.rev().fold(P::zero(), |mut total, set| {
+        for _ in 0..plan.window_bits {
+            total.double_in_place();
+        }
+        total + set
+    })
+}
+
+#[cfg(test)]
+mod test {
+    use ark_bn254::Fq;
+    use ark_ff::{BigInt, BigInteger, PrimeField};
+
+    use super::*;
+
+    #[test]
+    fn coordinates_that_are_not_reduced_are_a_bad_result() {
+        let device = DeviceId::from("any");
+        let largest = Limbs::from(-Fq::from(1u64));
+        let one = BigInt::from(1u64);
+        let mut above = Fq::MODULUS;
+        above.add_with_carry(&one);
+        assert!(check_reduced(&device, &[Limbs::default(), largest]).is_ok());
+        for wrong in [Fq::MODULUS, above, BigInt([u64::MAX; 4])] {
+            let error = check_reduced(&device, &[largest, Limbs(wrong.0)]).unwrap_err();
+            assert!(matches!(error, Error::BadResult { .. }), "{error}");
+        }
     }
 }

@@ -140,7 +140,7 @@ impl Ntt {
     #[allow(unsafe_code)]
     pub fn with_emitter(device: &Device, log_capacity: u32, emitter: Emitter) -> Result<Ntt> {
         let log_tile = kernels::log_tile(device.capabilities()?.max_shared_bytes);
-        // SAFETY: the kernels are launched by `pass` and `fill_powers` alone, which keep what the functions ask for.
+        // SAFETY: the kernels are launched by `transform` and `fill_powers` alone, which keep what the function asks for.
         let kernels = unsafe { kernels::on_gpu(emitter, log_tile) };
         let [frequency, frequency_in_place, time_in_place, powers] = kernels.map(|it| device.compile(&it));
         let programs = Programs::Gpu {

@@ -187,6 +187,40 @@ fn errors_of_a_zkey_say_which_part_is_wrong_and_how() {
     assert!(domain.contains("a domain of 15 elements: it must be a power of two"), "{domain}");
 }
 
+/// A reader that looks at every section for each one would take hours.
+#[test]
+fn a_file_of_millions_of_empty_sections_is_refused_at_once() {
+    let sections = 4_000_000u32;
+    let mut bytes = ZKEY[..8].to_vec();
+    bytes.extend(sections.to_le_bytes());
+    for number in 100..100 + sections {
+        bytes.extend(number.to_le_bytes());
+        bytes.extend(0u64.to_le_bytes());
+    }
+    let error = crate::processors::within(std::time::Duration::from_secs(20), "many sections", move || {
+        ProvingKey::from_zkey("k", &bytes).unwrap_err().to_string()
+    });
+    assert_eq!(error, "k: file header: 4000000 sections, and at most 256 are expected");
+}
+
+#[test]
+fn a_verification_key_with_an_infinite_point_is_refused() {
+    let json: serde_json::Value = serde_json::from_slice(VKEY).unwrap();
+    let g2 = serde_json::json!([["0", "0"], ["1", "0"], ["0", "0"]]);
+    let infinite = [
+        ("vk_alpha_1", serde_json::json!(["0", "1", "0"])),
+        ("vk_beta_2", g2.clone()),
+        ("vk_gamma_2", g2.clone()),
+        ("vk_delta_2", g2),
+    ];
+    for (name, point) in infinite {
+        let mut changed = json.clone();
+        changed[name] = point;
+        let error = VerifyingKey::from_json("v", changed.to_string().as_bytes(), true).unwrap_err();
+        assert_eq!(error.to_string(), format!("v: `{name}`: is the point at infinity"));
+    }
+}
+
 #[test]
 fn a_key_without_a_contribution_is_refused_unless_asked_for() {
     // The header has gamma 2, delta 1 and delta 2 behind the sizes, alpha 1, beta 1 and beta 2.

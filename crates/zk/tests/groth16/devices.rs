@@ -3,6 +3,10 @@
 use std::time::Duration;
 
 use ark_bn254::Fr;
+use ark_relations::{
+    gr1cs::{ConstraintSynthesizer, ConstraintSystemRef, SynthesisError},
+    lc,
+};
 use evener_device::{
     Api, Device, Inventory,
     testing::{Fault, Faults},
@@ -10,7 +14,7 @@ use evener_device::{
 use evener_schedule::Report;
 use evener_zk::{
     Error,
-    groth16::{Prover, ProvingKey, Squares, Witness},
+    groth16::{Prover, ProvingKey, R1cs, Squares, Witness},
 };
 
 use crate::{
@@ -126,6 +130,57 @@ fn check_wrong_results(device: &Device) {
         }
     }
     assert!(failures > 0, "no flipped bit made a proof wrong");
+}
+
+/// A circuit in which every wire is public, or all but one: so many public ones, each of which is a bit.
+#[derive(Clone, Copy)]
+struct Bits {
+    public: usize,
+    private: usize,
+}
+
+impl ConstraintSynthesizer<Fr> for Bits {
+    fn generate_constraints(self, system: ConstraintSystemRef<Fr>) -> Result<(), SynthesisError> {
+        for index in 0..self.public + self.private {
+            let value = || Ok(Fr::from(index as u64 % 2));
+            let bit = match index < self.public {
+                true => system.new_input_variable(value)?,
+                false => system.new_witness_variable(value)?,
+            };
+            system.enforce_r1cs_constraint(|| lc!() + bit, || lc!() + bit, || lc!() + bit)?;
+        }
+        Ok(())
+    }
+}
+
+/// Keys without private wires or without public ones, and with as many public wires as sums of private wires are aligned to.
+/// Most of their points are infinite, equal or have zeros as scalars.
+fn check_few_wires(device: &Device) {
+    for (public, private) in [(0, 1), (1, 0), (62, 1), (63, 0), (63, 1), (64, 0)] {
+        let circuit = Bits { public, private };
+        let key = ProvingKey::set_up(&R1cs::synthesize(circuit).unwrap()).unwrap();
+        let prover = Prover::load(&pool_of(std::slice::from_ref(device)), key);
+        let proved = prover.prove(Witness::synthesize(circuit).unwrap());
+        let proved = proved.unwrap_or_else(|error| panic!("{public} public, {private} private: {error}"));
+        assert_eq!(proved.public.len(), public);
+    }
+}
+
+#[test]
+fn keys_with_few_wires_prove() {
+    check_few_wires(&Device::cpu());
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn keys_with_few_wires_prove_with_vulkan() {
+    check_few_wires(&devices(Api::Vulkan)[0]);
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn keys_with_few_wires_prove_with_card() {
+    check_few_wires(&devices(Api::Cuda)[0]);
 }
 
 #[test]

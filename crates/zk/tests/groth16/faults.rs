@@ -1,7 +1,11 @@
 //! Devices that fail or are wrong in the middle of proofs. Whatever happens, every proof that is handed out verifies, the
 //! others finish the work, no right device is blamed, and no device keeps a witness.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
 
 use ark_bn254::{Bn254, Fr};
 use ark_groth16::Groth16;
@@ -10,8 +14,8 @@ use evener_device::{
     Api, Device, DeviceKind,
     testing::{Fault, Faults, InjectedError},
 };
-use evener_schedule::Strategy;
-use evener_zk::groth16::{Proved, Prover, ProvingKey, Split, Squares, Witness};
+use evener_schedule::{Resident, Strategy};
+use evener_zk::groth16::{Engines, Proved, Prover, ProvingKey, Split, Squares, Witness};
 
 use crate::{
     devices::devices,
@@ -220,6 +224,24 @@ fn a_device_that_hangs_in_a_shared_proof_is_not_waited_for() {
         }
         panic!("the card hung {hangs} times");
     });
+}
+
+#[test]
+fn a_proof_that_panics_leaves_no_secrets_on_its_device() {
+    let (key, devices) = (set_up(), processors(1));
+    let engines = FaultyEngines::new(&devices);
+    let faults = engines.of(0);
+    let mut maker = engines.open(&devices[0], &key, &Resident::default()).unwrap();
+    let mut make = || maker.make(&key, &witness(3), &Fr::from(5), &Fr::from(6)).map(drop);
+    let before = faults.operations();
+    make().unwrap();
+    let operations = faults.operations() - before;
+    for operation in 1..=operations {
+        faults.at(faults.operations() + operation, EngineFault::Panic);
+        assert!(catch_unwind(AssertUnwindSafe(&mut make)).is_err(), "operation {operation} panics");
+        assert!(!faults.has_secrets(), "after a panic in operation {operation}");
+    }
+    make().unwrap();
 }
 
 /// Random faults of random devices at random steps, in shared proofs and batches.

@@ -90,6 +90,8 @@ pub(crate) enum EngineFault {
     Flip,
     /// The operation does not end before [`EngineFaults::release`].
     Hang,
+    /// The operation panics.
+    Panic,
 }
 
 /// The planned faults of a device's engines. Operations are counted from 1.
@@ -173,6 +175,7 @@ impl FaultyEngine {
                 *is_hung = true;
                 drop(faults.released.wait_while(is_hung, |is_hung| *is_hung).unwrap());
             }
+            Some(EngineFault::Panic) => panic!("{operation}: a panic on purpose"),
             Some(EngineFault::Flip) | None => {}
         }
         if self.opening <= faults.lost_opening.load(SeqCst) {

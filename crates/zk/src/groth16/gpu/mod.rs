@@ -176,16 +176,27 @@ impl GpuEngine {
         Ok(())
     }
 
-    /// Zeroes the pinned memory of finished uploads.
+    /// Waits for uploads and zeroes their pinned memory. After an error, it zeroes that of the other uploads.
     fn zero_staging(&mut self) -> DeviceResult<()> {
+        let mut zeroed = Ok(());
         for upload in self.uploads.drain(..) {
-            let mut host = upload.wait()?;
-            let words: &mut [u64] = bytemuck::cast_slice_mut(host.as_mut_slice());
-            words.par_chunks_mut(4 * SHARE).for_each(|share| share.zeroize());
-            self.staging.push(host);
+            match upload.wait() {
+                Ok(mut host) => {
+                    zero(host.as_mut_slice());
+                    self.staging.push(host);
+                }
+                // The device may still read the memory, so it cannot be zeroed.
+                Err(error) => zeroed = zeroed.and(Err(error)),
+            }
         }
-        Ok(())
+        zeroed
     }
+}
+
+/// Zeroes elements in host memory, in the threads of the current rayon pool.
+fn zero(elements: &mut [Limbs]) {
+    let words: &mut [u64] = bytemuck::cast_slice_mut(elements);
+    words.par_chunks_mut(4 * SHARE).for_each(|share| share.zeroize());
 }
 
 impl Engine for GpuEngine {
@@ -285,7 +296,7 @@ impl Engine for GpuEngine {
             let elements = host.as_slice().par_iter().with_min_len(SHARE).map(|limbs| Fr::from(*limbs));
             Zeroizing::new(elements.collect())
         });
-        bytemuck::cast_slice_mut::<Limbs, u64>(host.as_mut_slice()).zeroize();
+        zero(host.as_mut_slice());
         read.ok_or_else(|| DeviceError::BadResult {
             device: self.device.id().clone(),
             operation: "reading scalars".into(),

@@ -6,6 +6,9 @@ use std::time::Duration;
 const TRIAL_FRACTION: f64 = 0.02;
 /// The weight of the last proof in the expected time.
 const RECENT: f64 = 0.4;
+/// A slower proof than this many times the expected time counts as one of this time: otherwise one proof that was interrupted,
+/// or that the host had to compute again, would rule its way out for thousands of proofs.
+const MAX_SLOWDOWN: f64 = 2.0;
 /// Proofs of a way that are timed before it is judged.
 const ENOUGH: u32 = 2;
 /// Proofs during which devices were still being prepared count after so many in a row.
@@ -75,9 +78,12 @@ impl Chooser {
             return;
         }
         own.unsettled = 0;
-        // The first time is no measure of what is usual.
-        let weight = if own.counted == 0 { 1.0 } else { RECENT };
-        own.expected += (took - own.expected) * weight;
+        own.expected = match own.counted {
+            0 => took,
+            // The first proofs may contain what happens once, such as the allocation of memory: the fastest counts.
+            counted if counted < ENOUGH => own.expected.min(took),
+            _ => own.expected + (took.min(own.expected * MAX_SLOWDOWN) - own.expected) * RECENT,
+        };
         own.counted += 1;
         if other.counted < ENOUGH {
             return;
@@ -138,6 +144,23 @@ mod test {
         assert_eq!(chooser.choose(true), Way::Shared, "a device that is never ready is not waited for");
         chooser.record(Way::Shared, milliseconds(5.0), false);
         assert_eq!(chooser.shared.counted, 1);
+    }
+
+    #[test]
+    fn one_slow_proof_does_not_rule_out_the_faster_way() {
+        for slow in [0, 1, 7] {
+            let (mut chooser, mut shared) = (Chooser::default(), 0);
+            prove(&mut chooser, 60, |way| {
+                shared += usize::from(way == Way::Shared);
+                match way {
+                    Way::Whole => 20.0,
+                    Way::Shared if shared == slow + 1 => 3000.0,
+                    Way::Shared => 10.0,
+                }
+            });
+            let (used, _) = prove(&mut chooser, 100, |way| if way == Way::Whole { 20.0 } else { 10.0 });
+            assert!(used > 90, "shared proof {slow} was slow, and then {used} of 100 are shared");
+        }
     }
 
     /// Whatever the two ways take, the slower one is tried, and all trials together cost little. If the order of the two

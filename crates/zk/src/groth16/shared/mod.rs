@@ -196,27 +196,32 @@ impl SharedProver {
     /// Computes all parts on the host. Returns the devices whose parts differ, and the right sums.
     fn audit(&self, proof: &Arc<SharedProof>, records: &[Record]) -> Result<(BTreeSet<DeviceId>, Sums)> {
         let (mut host, mut wrong, mut right) = (self.host()?, BTreeSet::new(), Sums::default());
-        for record in records {
-            let parts: Vec<Part> = record.sums.iter().map(|(part, _)| part.clone()).collect();
-            // The sums over the quotient's scalars are compared for the scalars that the devices were given.
-            let sums = host.add_up(&self.key, proof, &parts)?;
-            for ((part, found), expected) in record.sums.iter().zip(&sums) {
-                if !found.is(expected) {
-                    wrong.insert(record.device.clone());
-                }
-                right.add(part.sum, expected);
-            }
-        }
         let quotient = host.make_quotient(&self.key, proof)??;
+        // The parts are compared for the scalars that the devices were given, so the host must not use its own.
+        host.erase()?;
+        // The same proof with the right quotient, if that of the devices is wrong.
+        let mut corrected = None;
         if *quotient != proof.quotient() {
             let by = records.iter().filter(|record| record.quotient.is_some());
             wrong.extend(by.map(|record| record.device.clone()));
             let again = SharedProof::new(proof.witness_handle());
             again.set_quotient(Arc::new(quotient));
-            let all = Part { sum: Sum::H, range: 0..Sum::H.points(&self.key) };
-            right.h = Default::default();
-            for sum in host.add_up(&self.key, &again, std::slice::from_ref(&all))? {
-                right.add(Sum::H, &sum);
+            corrected = Some(again);
+        }
+        for record in records {
+            let parts: Vec<Part> = record.sums.iter().map(|(part, _)| part.clone()).collect();
+            let given = host.add_up(&self.key, proof, &parts)?;
+            let corrected = match &corrected {
+                Some(corrected) => host.add_up(&self.key, corrected, &parts)?,
+                None => given.clone(),
+            };
+            for (((part, found), given), corrected) in record.sums.iter().zip(&given).zip(&corrected) {
+                // A device is right about the scalars that it was given. It may also have computed the quotient itself, in
+                // a copy of that piece that came too late: then it used its own scalars.
+                if !found.is(given) && !found.is(corrected) {
+                    wrong.insert(record.device.clone());
+                }
+                right.add(part.sum, corrected);
             }
         }
         Ok((wrong, right))
@@ -267,7 +272,64 @@ fn counted_chunks(results: &[Arc<ChunkResult>]) -> Vec<Counted<'_>> {
 
 #[cfg(test)]
 mod test {
-    use super::*;
+    use ark_ff::Field;
+
+    use super::{
+        super::{Squares, task::OwnEngines},
+        *,
+    };
+
+    /// A device that computed a second copy of the quotient uses its own scalars, which are right, though the copy that was
+    /// accepted is wrong.
+    #[test]
+    fn a_device_that_uses_its_own_right_quotient_is_not_blamed_for_a_wrong_one() {
+        let circuit = Squares::filling(4);
+        let key = Arc::new(ProvingKey::set_up(&circuit.r1cs().unwrap()).unwrap());
+        let pool = Pool::new([evener_device::Device::cpu()]).unwrap();
+        let prover = SharedProver::new(&pool, key.clone(), Arc::new(OwnEngines), Arc::default());
+        let witness = Arc::new(circuit.witness(Fr::from(3)).unwrap());
+        let (proof, right) = (SharedProof::new(witness.clone()), SharedProof::new(witness));
+        let mut host = prover.host().unwrap();
+        let quotient = host.make_quotient(&key, &right).unwrap().unwrap();
+        let mut wrong = quotient.clone();
+        wrong[2] += Fr::ONE;
+        right.set_quotient(Arc::new(quotient));
+        proof.set_quotient(Arc::new(wrong.clone()));
+
+        let all = |sum: Sum| Part { sum, range: 0..sum.points(&key) };
+        let mut record = |name: &str, of: &SharedProof, sums: &[Sum]| {
+            let parts: Vec<Part> = sums.iter().copied().map(all).collect();
+            let sums = host.add_up(&key, of, &parts).unwrap();
+            Record {
+                device: DeviceId::from(name),
+                sums: parts.into_iter().zip(sums).collect(),
+                quotient: None,
+            }
+        };
+        let of_wires = record("wires", &proof, &Sum::OF_WIRES);
+        let own = record("own", &right, &[Sum::H]);
+        let given = record("given", &proof, &[Sum::H]);
+        let lost_bit = Record { device: "bit".into(), quotient: Some(Arc::new(wrong)), sums: Vec::new() };
+
+        let mut expected = Sums::default();
+        for (part, sum) in of_wires.sums.iter().chain(&own.sums) {
+            expected.add(part.sum, sum);
+        }
+        for of_quotient in [own, given] {
+            let records = [&lost_bit, &of_wires, &of_quotient].map(Record::copy);
+            let (blamed, found) = prover.audit(&proof, &records).unwrap();
+            assert_eq!(Vec::from_iter(blamed), [DeviceId::from("bit")], "{}", of_quotient.device);
+            assert_eq!(found.h, expected.h, "{}", of_quotient.device);
+            assert_eq!((found.a, found.b_g2, found.l), (expected.a, expected.b_g2, expected.l));
+        }
+    }
+
+    impl Record {
+        fn copy(&self) -> Record {
+            let Record { device, sums, quotient } = self;
+            Record { device: device.clone(), sums: sums.clone(), quotient: quotient.clone() }
+        }
+    }
 
     #[test]
     fn a_chunk_counts_only_if_all_its_pieces_were_accepted() {

@@ -184,10 +184,12 @@ fn sort(emitter: Emitter) -> Vec<Kernel> {
         }
         Dialect::Wgsl => None,
     };
-    // SAFETY: the launches of `Workspace::queue` are within these bounds. A thread of `count_digits` and `write_entries`
-    // reads the scalar of its index and its bit of `infinite`, if the index is less than `count`, and accesses ranks below `count * windows`, counters and
-    // offsets below `buckets`, and entries below the sum of all counters, which is at most `count * windows`. The other
-    // kernels access `buckets` counters and offsets, one sum for each `SCAN_BUCKETS` of them, and at most `buckets + 1` runs.
+    // SAFETY: the launches of `MsmWorkspace::queue` are within these bounds. A thread of `count_digits` and `write_entries`
+    // reads the scalar of its index and its bit of `infinite`, if the index is less than `count`, and accesses ranks below
+    // `count * windows`, counters and offsets below `buckets`, and entries below the sum of all counters, which is at most
+    // `count * windows`: both kernels see the same scalars, because `MsmBases` queues them for memory that nothing writes
+    // meanwhile. The other kernels access `buckets` counters and offsets, one sum for each `SCAN_BUCKETS` of them, and at
+    // most `buckets + 1` runs.
     let module = cuda.map(|source| unsafe { Module::new().cuda(source) });
     let kernel = |name: &'static str| match &module {
         Some(module) => module.kernel(name),
@@ -240,7 +242,7 @@ fn of_group(name: &'static str, emitter: Emitter, group: Group, cuda: &str, wgsl
     .concat();
     let kernel = Kernel::new(name).params::<Params>();
     match dialect {
-        // SAFETY: the launches of `Workspace::queue` and `MsmBases` are within these bounds: points below `count` times the
+        // SAFETY: the launches of `MsmWorkspace::queue` and `make_resident` are within these bounds: points below `count` times the
         // points of a base, which the entries name; entries below their number, `info[1]`; runs up to their number; buckets
         // below `buckets`; two partial sums and one first run for each of `segments`; results of one root for each set.
         Dialect::CudaC => unsafe { kernel.cuda(text) },
