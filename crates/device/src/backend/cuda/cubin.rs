@@ -16,35 +16,36 @@ pub(super) struct Image {
     pub(super) cached: bool,
 }
 
-/// Reads the binary of a source from disk, or compiles it.
-pub(super) fn obtain(
-    nvrtc: &Nvrtc,
-    device: &DeviceId,
-    architecture: &str,
-    kernel: &str,
-    source: &CudaCode,
-) -> Result<Image> {
-    let cached = cache_file(nvrtc, architecture, source).and_then(|file| file.read());
-    match cached {
-        Some(bytes) => Ok(Image { bytes, cached: true }),
-        None => compile(nvrtc, device, architecture, kernel, source),
-    }
+/// A source, and what it is compiled with and for.
+pub(super) struct Compilation<'a> {
+    pub(super) nvrtc: &'a Nvrtc,
+    pub(super) device: &'a DeviceId,
+    pub(super) architecture: &'a str,
+    pub(super) kernel: &'a str,
+    pub(super) source: &'a CudaCode,
 }
 
-pub(super) fn compile(
-    nvrtc: &Nvrtc,
-    device: &DeviceId,
-    architecture: &str,
-    kernel: &str,
-    source: &CudaCode,
-) -> Result<Image> {
-    let bytes = nvrtc.compile(device, architecture, kernel, source)?;
-    if let Some(file) = cache_file(nvrtc, architecture, source)
-        && let Err(why) = file.write(&bytes)
-    {
-        tracing::debug!("{}: cannot cache a compiled kernel: {why}", file.path.display());
+impl Compilation<'_> {
+    /// Reads the binary from disk, or compiles the source.
+    pub(super) fn read_or_compile(&self) -> Result<Image> {
+        let cached = cache_file(self.nvrtc, self.architecture, self.source).and_then(|file| file.read());
+        match cached {
+            Some(bytes) => Ok(Image { bytes, cached: true }),
+            None => self.compile(),
+        }
     }
-    Ok(Image { bytes, cached: false })
+
+    /// Compiles the source, and caches the binary.
+    pub(super) fn compile(&self) -> Result<Image> {
+        let Compilation { nvrtc, device, architecture, kernel, source } = self;
+        let bytes = nvrtc.compile(device, architecture, kernel, source)?;
+        if let Some(file) = cache_file(nvrtc, architecture, source)
+            && let Err(why) = file.write(&bytes)
+        {
+            tracing::debug!("{}: cannot cache a compiled kernel: {why}", file.path.display());
+        }
+        Ok(Image { bytes, cached: false })
+    }
 }
 
 /// Returns the cache file of a source. `None` if there is no cache folder, or if the source includes files from outside.
@@ -91,7 +92,10 @@ mod with_nvrtc {
             std::process::id()
         ));
         let path = cache_file(nvrtc, "sm_90", &source).unwrap().path;
-        let obtain = || obtain(nvrtc, &DeviceId::from("cuda"), "sm_90", "one", &source).unwrap();
+        let device = DeviceId::from("cuda");
+        let compilation =
+            Compilation { nvrtc, device: &device, architecture: "sm_90", kernel: "one", source: &source };
+        let obtain = || compilation.read_or_compile().unwrap();
         let first = obtain();
         assert!(!first.cached);
         assert!(obtain().cached);

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::{
     context::DriverGuard,
-    cubin::{self, Image},
+    cubin::{Compilation, Image},
     driver::SUCCESS,
     errors::{self, ErrorClass},
     memory::CudaMemory,
@@ -80,7 +80,8 @@ fn build(open: &OpenDevice, kernel: &str, source: &CudaCode) -> Result<RawModule
     let nvrtc = Nvrtc::get()
         .map_err(|why| Error::unsupported(id, format!("compiling kernel `{kernel}`"), why.to_owned()))?;
     let architecture = nvrtc.architecture_for(&open.card.architecture);
-    let image = cubin::obtain(nvrtc, id, &architecture, kernel, source)?;
+    let compilation = Compilation { nvrtc, device: id, architecture: &architecture, kernel, source };
+    let image = compilation.read_or_compile()?;
     let guard = open.context.enter("loading a compiled kernel")?;
     let mut code = 0;
     let mut load = |image: &Image| {
@@ -95,7 +96,7 @@ fn build(open: &OpenDevice, kernel: &str, source: &CudaCode) -> Result<RawModule
     }
     if image.cached {
         // The cached file is intact, but the driver refuses it: compile it again.
-        let image = cubin::compile(nvrtc, id, &architecture, kernel, source)?;
+        let image = compilation.compile()?;
         if let Some(module) = load(&image) {
             return Ok(module);
         }

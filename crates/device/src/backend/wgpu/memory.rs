@@ -68,7 +68,9 @@ impl WgpuMemory {
             Some((_, buffer)) => (buffer, false),
             None => {
                 let in_host_memory = matches!(open.kind, DeviceKind::Software | DeviceKind::Integrated);
-                let buffer = open.make_block(OPERATION, bytes, BUFFER_USAGES, false, in_host_memory)?;
+                let buffer = open.make_fitting(OPERATION, bytes, |size| {
+                    open.make_buffer(OPERATION, size, BUFFER_USAGES, false, in_host_memory)
+                })?;
                 open.cache.add_in_use(buffer.size());
                 // wgpu zeroes the buffers that it creates itself.
                 let is_zero = !open.is_made_for_transfers(buffer.size());
@@ -179,20 +181,6 @@ impl OpenDevice {
         Err(self.out_of_memory(operation, bytes, Some(limit), "limited by the device's largest buffer"))
     }
 
-    /// Creates a block of the request's size class, or of the exact size if there is not enough memory.
-    pub(super) fn make_block(
-        &self,
-        operation: &str,
-        bytes: u64,
-        usage: BufferUsages,
-        mapped_at_creation: bool,
-        in_host_memory: bool,
-    ) -> Result<Buffer> {
-        self.make_fitting(operation, bytes, |size| {
-            self.make_buffer(operation, size, usage, mapped_at_creation, in_host_memory)
-        })
-    }
-
     pub(super) fn make_staging(
         &self,
         operation: &str,
@@ -204,8 +192,8 @@ impl OpenDevice {
                 Direction::Upload => (BufferUsages::MAP_WRITE | BufferUsages::COPY_SRC, true),
                 Direction::Download => (BufferUsages::MAP_READ | BufferUsages::COPY_DST, false),
             };
-            let buffer = self.make_block(operation, bytes, usage, is_mapped, true)?;
-            return Ok(StagingMemory { buffer, mapped: None });
+            let make = |size| self.make_buffer(operation, size, usage, is_mapped, true);
+            return Ok(StagingMemory { buffer: self.make_fitting(operation, bytes, make)?, mapped: None });
         };
         self.make_fitting(operation, bytes, |size| {
             if let Some(free) = too_little_free(size, || self.trim_all()) {
