@@ -12,7 +12,7 @@ use libloading::os::unix::Library;
 use super::{mpirun, rounds};
 
 /// Bytes and iterations.
-const SIZES: [(usize, usize); 17] = [
+const SIZES: [(usize, usize); 21] = [
     (8, 20_000),
     (64, 20_000),
     (256, 20_000),
@@ -26,9 +26,13 @@ const SIZES: [(usize, usize); 17] = [
     (64 << 10, 2_000),
     (128 << 10, 1_000),
     (256 << 10, 800),
+    (512 << 10, 400),
     (1 << 20, 200),
+    (2 << 20, 120),
     (4 << 20, 64),
+    (8 << 20, 32),
     (16 << 20, 16),
+    (32 << 20, 8),
     (64 << 20, 8),
 ];
 

@@ -5,7 +5,7 @@ use std::{ffi::c_int, ops::Range};
 use smallvec::SmallVec;
 
 use super::{
-    messenger::{HEADER_BYTES, PIECE_BYTES},
+    buffers::{HEADER_BYTES, PIECE_BYTES},
     session::{Messages, Session, others},
 };
 use crate::{
@@ -18,11 +18,12 @@ use crate::{
 
 /// If all other members' vectors together are at most this long, every member receives them whole and reduces them all.
 const WHOLE_BYTES: usize = 64 << 10;
-/// Blocks of at least this size are written with non-temporal stores: other cores read them faster from memory than
-/// from this core's cache.
-const NONTEMPORAL_BYTES: usize = 8 << 20;
+/// Bytes that are reduced and then copied to a message.
+const BLOCK_BYTES: usize = 4 << 10;
 /// Blocks up to this size go in pieces that the library sends eagerly, without a rendezvous.
 const SHORT_BYTES: usize = 32 << 10;
+/// Longer blocks go in shorter pieces: several are in flight, and should fit the second-level cache.
+const MEDIUM_BYTES: usize = 2 << 20;
 
 // Offsets of a group's tags.
 pub(super) const PIECE_TAG: c_int = 0;
@@ -54,9 +55,9 @@ impl<'a, 'b> MessageCall<'a, 'b> {
             block_len if block_len <= SHORT_BYTES => {
                 block_len.div_ceil(block_len.div_ceil(eager)).next_multiple_of(64)
             }
-            _ => PIECE_BYTES,
+            block_len if block_len <= MEDIUM_BYTES => PIECE_BYTES,
+            _ => PIECE_BYTES / 2,
         };
-        session.nontemporal = block_len >= NONTEMPORAL_BYTES;
         MessageCall { session, signature, me, tag, piece_bytes, weights: SmallVec::new() }
     }
 
@@ -282,7 +283,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
     #[inline]
     fn reduce_in_place(&mut self, pieces: &Messages, here: &mut [u8]) {
         let own = here.as_mut_ptr();
-        self.reduce(pieces, own, &[own], here.len());
+        self.reduce(pieces, 0, own, own, here.len());
         self.release_all(pieces);
     }
 
@@ -340,11 +341,14 @@ impl<'a, 'b> MessageCall<'a, 'b> {
             return Ok(());
         }
         let mut members = others(self.session.ranks.len(), self.me);
-        // Writes the first message while the result is in the first-level cache.
         if let Some(member) = members.next() {
-            let message = self.session.prepare()?;
-            let data = self.session.data_mut(message)[..here.len()].as_mut_ptr();
-            self.reduce(pieces, here.as_ptr(), &[here.as_mut_ptr(), data], here.len());
+            let message = self.session.prepare(here.len())?;
+            // Copies each block to the first message while it is in the first-level cache.
+            for (index, block) in here.chunks_mut(BLOCK_BYTES).enumerate() {
+                let (own, start) = (block.as_mut_ptr(), index * BLOCK_BYTES);
+                self.reduce(pieces, start, own, own, block.len());
+                self.session.write(message, start, block);
+            }
             self.session.post(message, member, tag, here.len())?;
         }
         members.try_for_each(|member| self.session.send(member, tag, here))
@@ -374,7 +378,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
                 Some(sent) => sent[my_offset..][range.clone()].as_ptr(),
                 None => output.cast_const(),
             };
-            self.reduce(&pieces, own, &[output], range.len());
+            self.reduce(&pieces, 0, own, output, range.len());
             self.release_all(&pieces);
             let Some(more) = next.take() else { break };
             pieces = more;
@@ -407,21 +411,21 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         Ok(expected)
     }
 
-    /// Reduces a piece of all members in rank order, including this rank's own.
-    fn reduce(&mut self, pieces: &Messages, own: *const u8, outputs: &[*mut u8], bytes: usize) {
+    /// Reduces a part of a piece of all members in rank order, including this rank's own part.
+    fn reduce(&mut self, pieces: &Messages, start: usize, own: *const u8, output: *mut u8, bytes: usize) {
         if bytes == 0 {
             return;
         }
         // Not collected: that would copy the array.
         let mut inputs = SmallVec::<[*const u8; 8]>::new();
         for message in pieces {
-            inputs.push(message.map_or(own, |message| self.session.data_of(message).as_ptr()));
+            inputs.push(message.map_or(own, |message| self.session.data_of(message)[start..].as_ptr()));
         }
-        let vectors = Vectors { inputs: &inputs, outputs };
+        let vectors = Vectors { inputs: &inputs, outputs: &[output] };
         let range = 0..bytes / self.signature.element.bytes();
-        // SAFETY: each message holds `bytes` at a cache line, and is not written until it is released; this rank's own
-        // piece is as long, and is an output or does not overlap one. Both are aligned as the caller's elements are.
-        // Another output is the data of a message that is not sent yet.
+        // SAFETY: each message holds `start + bytes` at a cache line, `start` is whole elements, and the message is not
+        // written until it is released; this rank's own part is as long, and is the output or does not overlap it. Both
+        // are aligned as the caller's elements are.
         unsafe { reduce::called(&self.signature, &self.weights, vectors, range) };
     }
 }

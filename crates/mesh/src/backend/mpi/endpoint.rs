@@ -14,9 +14,9 @@ use std::{
 use super::host::{self, SharedMemoryMember};
 use super::{
     Shared,
+    buffers::PIECE_BYTES,
     call::{BARE_TAG, EXCHANGE_TAG, MessageCall, PIECE_TAG, pieces},
     header::Header,
-    messenger::PIECE_BYTES,
     notice::NoticeSender,
     session::{OtherCall, Session, clock},
     small::{HEADED_BYTES, MAX_MEMBERS, SMALL_BYTES, SmallAllReduce, SmallMessages},

@@ -9,22 +9,15 @@ use std::{
 };
 
 use super::{
+    buffers::{BUFFER_BYTES, BufferCache, HEADER_BYTES, MessageBuffer, MessageId},
     library::{Calls, Library, MpiHandle},
     signal::SavedAction,
+    stores::StoreChoice,
 };
 use crate::backend::TransportFailure;
 
-/// Bytes of a message: a header and a piece of a vector.
-pub(super) const HEADER_BYTES: usize = 32;
-pub(super) const PIECE_BYTES: usize = 512 << 10;
-const BUFFER_BYTES: usize = HEADER_BYTES + PIECE_BYTES;
 /// Open MPI sends messages up to this size by a shorter way, but not from persistent requests.
 const INLINE_BYTES: usize = 256;
-/// Padding before the message, so that its data starts at a cache line and is aligned for every element type.
-const BEFORE: usize = 64 - HEADER_BYTES;
-
-/// The index of a message's buffer.
-pub(super) type MessageId = usize;
 /// The number of an MPI request.
 pub(super) type Request = usize;
 
@@ -86,45 +79,6 @@ pub(super) trait MessageLibrary: Send {
     fn has_ended(&self) -> bool;
 }
 
-/// Buffers are allocated in huge pages of this size, which the kernel pins and copies faster.
-const CHUNK_BYTES: usize = 2 << 20;
-
-#[repr(C, align(64))]
-struct AlignedBuffer {
-    before: [u8; BEFORE],
-    message: [u8; BUFFER_BYTES],
-}
-
-/// Allocates buffers in a huge page, if the system has one.
-fn allocate_buffers() -> &'static mut [AlignedBuffer] {
-    let buffers = CHUNK_BYTES / size_of::<AlignedBuffer>();
-    let Ok(layout) = std::alloc::Layout::from_size_align(CHUNK_BYTES, CHUNK_BYTES) else { return &mut [] };
-    // SAFETY: the layout is not empty. The memory is never freed, holds `buffers` elements, is aligned for them, and is
-    // zeroed before the slice is made.
-    unsafe {
-        let start = std::alloc::alloc(layout);
-        if start.is_null() {
-            std::alloc::handle_alloc_error(layout);
-        }
-        #[cfg(target_os = "linux")]
-        libc::madvise(start.cast(), CHUNK_BYTES, libc::MADV_HUGEPAGE);
-        start.write_bytes(0, CHUNK_BYTES);
-        std::slice::from_raw_parts_mut(start.cast(), buffers)
-    }
-}
-
-struct MessageBuffer {
-    /// Never freed: MPI may access it as long as the process lives.
-    memory: &'static mut AlignedBuffer,
-    /// The request in flight, or the null request.
-    request: Request,
-    receives: bool,
-    /// The message is started in many calls: it is only freed by [`Messenger::release_prepared`].
-    is_prepared: bool,
-    /// The persistent request of a prepared message, or the null request.
-    persistent: Request,
-}
-
 /// Sends and receives messages, each in a buffer of its own.
 pub(super) struct Messenger {
     pub(super) library: Box<dyn MessageLibrary>,
@@ -137,14 +91,7 @@ pub(super) struct Messenger {
     /// long.
     pub(super) eager_bytes: usize,
     pub(super) buffers: BufferCache,
-}
-
-/// All buffers, and which of them are free or abandoned to MPI.
-#[derive(Default)]
-pub(super) struct BufferCache {
-    all: Vec<MessageBuffer>,
-    free: Vec<MessageId>,
-    abandoned: Vec<MessageId>,
+    pub(super) stores: StoreChoice,
 }
 
 impl Messenger {
@@ -159,44 +106,64 @@ impl Messenger {
         }
     }
 
+    /// Returns a free buffer, for a message to receive or a short one to send.
     #[inline]
     pub(super) fn take(&mut self) -> MessageId {
-        self.buffers.free.pop().unwrap_or_else(|| self.take_or_allocate())
+        match self.buffers.take() {
+            Some(message) => message,
+            None => self.find_buffer(false, BufferCache::take),
+        }
+    }
+
+    /// Returns a free buffer for a message of so many bytes to send, whose place is [`outgoing`](Self::outgoing).
+    #[inline]
+    pub(super) fn take_to_send(&mut self, bytes: usize) -> MessageId {
+        if bytes <= self.eager_bytes {
+            return self.take();
+        }
+        match self.buffers.take_long(bytes) {
+            Some(message) => message,
+            None => self.find_buffer(true, |buffers| buffers.take_long(bytes)),
+        }
     }
 
     #[cold]
-    fn take_or_allocate(&mut self) -> MessageId {
-        // An abandoned message may have ended since.
-        if let Some(message) = self.buffers.abandoned.pop() {
+    fn find_buffer(
+        &mut self,
+        is_long: bool,
+        take: impl Fn(&mut BufferCache) -> Option<MessageId>,
+    ) -> MessageId {
+        // Abandoned messages may have ended since.
+        for message in std::mem::take(&mut self.buffers.abandoned) {
             if self.is_done(message).unwrap_or(false) {
                 self.free_persistent(message);
+                self.buffers.give_back(message);
+            } else {
+                self.buffers.abandoned.push(message);
+            }
+        }
+        loop {
+            if let Some(message) = take(&mut self.buffers) {
                 return message;
             }
-            self.buffers.abandoned.insert(0, message);
+            self.buffers.allocate(self.none, is_long);
         }
-        let (request, first) = (self.none, self.buffers.all.len());
-        self.buffers.all.extend(allocate_buffers().iter_mut().map(|memory| MessageBuffer {
-            memory,
-            request,
-            receives: false,
-            is_prepared: false,
-            persistent: request,
-        }));
-        self.buffers.free.extend(first + 1..self.buffers.all.len());
-        first
-    }
-
-    /// Returns the number of buffers that are neither free nor abandoned.
-    #[cfg(test)]
-    pub(super) fn buffers_in_use(&self) -> usize {
-        self.buffers.all.len() - self.buffers.free.len() - self.buffers.abandoned.len()
     }
 
     #[inline]
     pub(super) fn buffer(&mut self, message: MessageId) -> &mut [u8; BUFFER_BYTES] {
         let buffer = &mut self.buffers.all[message];
         debug_assert!(buffer.request == self.none, "a message is in flight in this buffer");
-        &mut buffer.memory.message
+        debug_assert!(buffer.start == 0, "the message is at another place of its buffer");
+        &mut buffer.memory.bytes
+    }
+
+    /// Returns the place of a message to send.
+    #[inline]
+    pub(super) fn outgoing(&mut self, message: MessageId) -> &mut [u8] {
+        let buffer = &mut self.buffers.all[message];
+        debug_assert!(buffer.request == self.none, "a message is in flight in this buffer");
+        &mut buffer.memory.bytes[buffer.start..]
     }
 
     #[inline]
@@ -209,7 +176,7 @@ impl Messenger {
     ) -> Result<(), TransportFailure> {
         let buffer = &mut self.buffers.all[message];
         buffer.receives = false;
-        let part = &buffer.memory.message[..bytes.min(BUFFER_BYTES)];
+        let part = &buffer.memory.bytes[buffer.start..][..bytes];
         // SAFETY: `part` is within the buffer, which is not accessed until `is_done` says so, and never freed.
         let sent = unsafe { self.library.send(part.as_ptr(), part.len(), to, tag) };
         buffer.request = sent.map_err(|code| self.library.failure("MPI_Isend", code))?;
@@ -229,7 +196,7 @@ impl Messenger {
         if bytes <= INLINE_BYTES {
             return Ok(message);
         }
-        let part = &buffer.memory.message[HEADER_BYTES..][..bytes];
+        let part = &buffer.memory.bytes[HEADER_BYTES..][..bytes];
         // SAFETY: `part` is within the buffer. Once started, it is not accessed until `is_done` says so; it is never freed.
         let persistent = unsafe { self.library.prepare_send(part.as_ptr(), part.len(), to, tag) };
         self.set_persistent(message, "MPI_Send_init", persistent)
@@ -240,7 +207,7 @@ impl Messenger {
         let message = self.take();
         let buffer = &mut self.buffers.all[message];
         (buffer.receives, buffer.is_prepared) = (true, true);
-        let part = &mut buffer.memory.message[HEADER_BYTES..];
+        let part = &mut buffer.memory.bytes[HEADER_BYTES..];
         // SAFETY: as for sending. No rank sends more than `PIECE_BYTES` without a header.
         let persistent = unsafe { self.library.prepare_receive(part.as_mut_ptr(), part.len(), from, tag) };
         self.set_persistent(message, "MPI_Recv_init", persistent)
@@ -277,7 +244,7 @@ impl Messenger {
             return self.start(message);
         }
         let buffer = &mut self.buffers.all[message];
-        let part = &buffer.memory.message[HEADER_BYTES..][..bytes];
+        let part = &buffer.memory.bytes[HEADER_BYTES..][..bytes];
         // SAFETY: `part` is within the buffer, which is not accessed until `is_done` says so, and never freed.
         let sent = unsafe { self.library.send(part.as_ptr(), part.len(), to, tag) };
         buffer.request = sent.map_err(|code| self.library.failure("MPI_Isend", code))?;
@@ -331,7 +298,7 @@ impl Messenger {
     ) -> Result<(), TransportFailure> {
         let buffer = &mut self.buffers.all[message];
         buffer.receives = true;
-        let part = &mut buffer.memory.message;
+        let part = &mut buffer.memory.bytes;
         // SAFETY: as for sending. No rank sends more than `BUFFER_BYTES`.
         let received = unsafe { self.library.receive(part.as_mut_ptr(), part.len(), from, tag) };
         buffer.request = received.map_err(|code| self.library.failure("MPI_Irecv", code))?;
@@ -363,7 +330,7 @@ impl Messenger {
     #[inline]
     pub(super) fn give_back(&mut self, message: MessageId) {
         if !self.buffers.all[message].is_prepared {
-            self.buffers.free.push(message);
+            self.buffers.give_back(message);
         }
     }
 
@@ -401,8 +368,8 @@ pub(super) fn start<H: MpiHandle>(library: Library<H>) -> Result<Messenger, Stri
     let (rank, size, highest_tag) = begun.inspect_err(|_| mpi.finish())?;
     // The minimum that the MPI standard guarantees.
     let highest_tag = highest_tag.unwrap_or(32_767);
-    let (library, buffers) = (Box::new(mpi), BufferCache::default());
-    Ok(Messenger { library, none, rank, size, version, highest_tag, eager_bytes, buffers })
+    let (library, buffers, stores) = (Box::new(mpi), BufferCache::default(), StoreChoice::default());
+    Ok(Messenger { library, none, rank, size, version, highest_tag, eager_bytes, buffers, stores })
 }
 
 impl<H: MpiHandle> Mpi<H> {

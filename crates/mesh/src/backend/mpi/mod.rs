@@ -9,6 +9,7 @@
 //!
 //! The number of messages grows with the square of the members: this is for tens of ranks, not for thousands.
 
+mod buffers;
 mod call;
 mod endpoint;
 mod header;
@@ -16,11 +17,11 @@ mod header;
 mod host;
 pub(crate) mod library;
 mod messenger;
-mod nontemporal;
 mod notice;
 mod session;
 mod signal;
 mod small;
+mod stores;
 
 use std::{
     collections::HashMap,

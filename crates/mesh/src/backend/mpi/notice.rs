@@ -12,8 +12,9 @@ use std::{
 use super::host::SharedSlots;
 use super::{
     NOTICE_TAG, Shared,
+    buffers::MessageId,
     header::{read_words, write_words},
-    messenger::{MessageId, Messenger},
+    messenger::Messenger,
 };
 use crate::backend::{LeaveNotifier, LeaveReason, TransportFailure};
 

@@ -11,11 +11,12 @@ use smallvec::SmallVec;
 
 use super::{
     Connection, Shared,
+    buffers::{HEADER_BYTES, MessageId, PIECE_BYTES},
     call::PIECE_TAG,
     endpoint::GroupInfo,
     header::Header,
-    messenger::{HEADER_BYTES, MessageId, Messenger, PIECE_BYTES},
-    nontemporal::copy_nontemporal,
+    messenger::Messenger,
+    stores::{copy_nontemporal, fence},
 };
 use crate::backend::{TransportFailure, wait::Backoff};
 
@@ -23,7 +24,8 @@ use crate::backend::{TransportFailure, wait::Backoff};
 pub(super) const POLLS_PER_CLOCK_READ: u32 = 64;
 /// Polls before the thread also yields or sleeps.
 const POLLS_BEFORE_PAUSE: u32 = 1024;
-const MAX_IN_FLIGHT: usize = 4;
+/// Maximum messages in flight to each member, on average. More of them do not fit the caches.
+const MAX_IN_FLIGHT: usize = 2;
 /// How long to poll for notices after a long time without a call.
 const CATCH_UP: Duration = Duration::from_millis(5);
 /// Shorter timeouts are measured exactly, others to some hundredths of a second.
@@ -86,7 +88,8 @@ pub(super) struct Session<'a> {
     grace: Option<Duration>,
     /// A notice of any call fails this one: for exchanges, which have numbers of their own.
     pub(super) any_notice: bool,
-    pub(super) nontemporal: bool,
+    /// The last message that was prepared is written with non-temporal stores.
+    is_nontemporal: bool,
     /// Messages have no header.
     pub(super) is_bare: bool,
     /// What to look for while waiting for first messages.
@@ -133,7 +136,7 @@ impl<'a> Session<'a> {
             wait: None,
             grace: None,
             any_notice: false,
-            nontemporal: false,
+            is_nontemporal: false,
             is_bare: false,
             other: None,
             called_otherwise: SmallVec::new(),
@@ -214,32 +217,43 @@ impl<'a> Session<'a> {
     /// Sends a piece, once few enough messages are in flight.
     #[inline(always)]
     pub(super) fn send(&mut self, to: usize, tag: c_int, piece: &[u8]) -> Result<(), TransportFailure> {
-        let message = self.prepare()?;
-        let (nontemporal, data) = (self.nontemporal, &mut self.data_mut(message)[..piece.len()]);
-        if nontemporal {
-            copy_nontemporal(data, piece)
+        let message = self.prepare(piece.len())?;
+        if self.is_long(piece.len()) && !self.is_nontemporal {
+            let start = Instant::now();
+            self.write(message, 0, piece);
+            self.messenger().stores.record_plain(piece.len(), start.elapsed());
         } else {
-            data.copy_from_slice(piece)
+            self.write(message, 0, piece);
         }
         self.post(message, to, tag, piece.len())
     }
 
-    /// Creates a message, once few enough messages are in flight.
+    /// Returns whether a message with so much data is long: another rank's core may read it in place.
     #[inline(always)]
-    pub(super) fn prepare(&mut self) -> Result<MessageId, TransportFailure> {
+    fn is_long(&mut self, bytes: usize) -> bool {
+        HEADER_BYTES + bytes > self.messenger().eager_bytes
+    }
+
+    /// Creates a message with so much data, once few enough messages are in flight.
+    #[inline(always)]
+    pub(super) fn prepare(&mut self, bytes: usize) -> Result<MessageId, TransportFailure> {
         if self.outgoing.len() >= MAX_IN_FLIGHT * self.ranks.len() {
             self.wait_sent(0)?;
         }
+        self.is_nontemporal = self.is_long(bytes) && self.messenger().stores.next_is_nontemporal();
         let header = self.header;
         let messenger = self.messenger();
-        let message = messenger.take();
-        header.write(messenger.buffer(message));
+        let message = messenger.take_to_send(HEADER_BYTES + bytes);
+        header.write(messenger.outgoing(message));
         Ok(message)
     }
 
+    /// Writes data of a message that is prepared.
     #[inline(always)]
-    pub(super) fn data_mut(&mut self, message: MessageId) -> &mut [u8] {
-        &mut self.messenger().buffer(message)[HEADER_BYTES..]
+    pub(super) fn write(&mut self, message: MessageId, start: usize, data: &[u8]) {
+        let is_nontemporal = self.is_nontemporal;
+        let into = &mut self.messenger().outgoing(message)[HEADER_BYTES + start..][..data.len()];
+        if is_nontemporal { copy_nontemporal(into, data) } else { into.copy_from_slice(data) }
     }
 
     #[inline(always)]
@@ -250,6 +264,9 @@ impl<'a> Session<'a> {
         tag: c_int,
         bytes: usize,
     ) -> Result<(), TransportFailure> {
+        if self.is_nontemporal {
+            fence();
+        }
         let rank = self.ranks[to];
         self.messenger().send(message, HEADER_BYTES + bytes, rank, tag)?;
         self.outgoing.push((message, to));
@@ -518,8 +535,10 @@ mod test {
 
     use super::{
         super::{
-            messenger::{BufferCache, ErrorCode, MessageLibrary, Request},
+            buffers::BufferCache,
+            messenger::{ErrorCode, MessageLibrary, Request},
             notice::NoticeReceiver,
+            stores::StoreChoice,
         },
         *,
     };
@@ -600,6 +619,7 @@ mod test {
             highest_tag: 100,
             eager_bytes: 4096,
             buffers: BufferCache::default(),
+            stores: StoreChoice::default(),
         };
         let notices = NoticeReceiver::new(&mut messenger).unwrap();
         Shared {

@@ -27,10 +27,10 @@ use smallvec::SmallVec;
 
 use super::{
     Connection,
+    buffers::{HEADER_BYTES, MessageId},
     call::{BARE_TAG, MessageCall, PIECE_TAG},
     endpoint::GroupInfo,
     header::Header,
-    messenger::{HEADER_BYTES, MessageId},
     session::{Messages, OtherCall, POLLS_PER_CLOCK_READ, Session, clock, others},
 };
 use crate::{

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    super::nontemporal::copy_nontemporal,
+    super::stores::{copy_nontemporal, fence},
     slots::{Announcement, SharedSlots},
 };
 use crate::backend::{
@@ -59,7 +59,12 @@ impl HostBarrier {
     pub(super) fn write(&mut self, at: usize, bytes: &[u8], nontemporal: bool) {
         let area = self.write_area(at, bytes.len());
         let bytes = &bytes[..area.len()];
-        if nontemporal { copy_nontemporal(area, bytes) } else { area.copy_from_slice(bytes) }
+        if nontemporal {
+            copy_nontemporal(area, bytes);
+            fence();
+        } else {
+            area.copy_from_slice(bytes);
+        }
     }
 
     /// Returns a range of this member's page for the next step.

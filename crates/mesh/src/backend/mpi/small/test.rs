@@ -22,10 +22,12 @@ use network::{Network, Peer, Simulated};
 use super::{
     super::{
         Connection, MpiTransport, NOTICE_TAG, Shared, TAGS_PER_GROUP,
+        buffers::{BufferCache, HEADER_BYTES},
         header::{Header, write_words},
         identity,
-        messenger::{BufferCache, HEADER_BYTES, Messenger},
+        messenger::Messenger,
         notice::NoticeReceiver,
+        stores::StoreChoice,
     },
     BARE_TAG, MAX_MEMBERS, PIECE_TAG, SMALL_BYTES,
 };
@@ -113,7 +115,12 @@ impl Script {
             if random.one_in(5) {
                 calls.push(barrier());
             }
-            let count = random.of(&[0, 1, 63, 64, 65, 128, 250, 256, 257, 512, 513, 1000, 1023, 1024, 1025]);
+            let mut count =
+                random.of(&[0, 1, 63, 64, 65, 128, 250, 256, 257, 512, 513, 1000, 1023, 1024, 1025]);
+            if members == 2 && random.one_in(8) {
+                // Longer than an eager message.
+                count = random.of(&[9000, 16_384]);
+            }
             let signature = all_reduce(count, random.of(&[ReduceOp::Sum, ReduceOp::Max]));
             calls.extend(vec![signature; 1 + random.below(6)]);
         }
@@ -196,8 +203,10 @@ impl Script {
         let header = Header::new(which, self.takes_bare[member], (signature.pack(), 1.0));
         let piece = match is_bare {
             true => messenger.bare_piece_bytes(input.len()),
-            // The longest eager message is 3968 bytes and a header; longer vectors go in halves.
+            // The longest eager message is 3968 bytes and a header; longer vectors go in halves, and the longest
+            // ones whole.
             false if input.len() <= 3968 => 3968,
+            false if input.len() > 32 << 10 => input.len(),
             false => input.len().div_ceil(2).next_multiple_of(64),
         };
         let mut pieces: Vec<&[u8]> = input.chunks(piece).collect();
@@ -230,6 +239,7 @@ fn shared(script: &Script, network: &Arc<Mutex<Network>>) -> Shared {
         highest_tag: HIGHEST_TAG,
         eager_bytes: 4096 - 64,
         buffers: BufferCache::default(),
+        stores: StoreChoice::default(),
     };
     let notices = NoticeReceiver::new(&mut messenger).unwrap();
     Shared {
@@ -346,7 +356,7 @@ fn run(seed: u64) {
     // The receiver of notices has the only request, and the only buffer.
     assert_eq!(network.pending.iter().flatten().count(), 1, "seed {seed}");
     drop(network);
-    assert_eq!(connection.messenger.buffers_in_use(), 1, "seed {seed}");
+    assert_eq!(connection.messenger.buffers.in_use(), 1, "seed {seed}");
 }
 
 /// Copies bytes to memory that is aligned for the elements.
