@@ -1,8 +1,11 @@
 //! `evener verify`: verifies Groth16 proofs.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use evener_zk::{
     Error,
@@ -13,7 +16,7 @@ use serde::Serialize;
 
 use crate::{
     Mismatch, UsageError, escape,
-    output::{display_path, write_json, write_out},
+    output::{display_path, format_counted, write_json, write_out},
     verbosity::Verbosity,
 };
 
@@ -21,6 +24,9 @@ use crate::{
 ///
 /// Public inputs are read from the file beside the proof whose name has `public` instead of `proof`: NAME.public.json for
 /// NAME.proof.json, and public.json for proof.json. --public names another file.
+///
+/// A proof that is invalid counts for more than a file that cannot be read or has no proof or public inputs: `evener help
+/// exit-codes` tells them apart.
 ///
 /// With -q, prints nothing: the status says whether all proofs are valid.
 #[derive(Debug, Args)]
@@ -69,6 +75,8 @@ struct VerifiedGroth16Proof {
     public_file: String,
     public: Vec<String>,
     is_valid: bool,
+    /// Whether the files could be read, and have the form of a proof and of public inputs.
+    is_readable: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -95,16 +103,23 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
             Some(public) => public.clone(),
             None => public_beside(path)?,
         };
-        verified.push(verify(&key, path, &public)?);
+        verified.push(verify(&key, path, &public));
     }
     if arguments.json {
         write_json(&Groth16Verification { proofs: &verified })?;
     } else if !verbosity.is_quiet() {
         write_out(&text(&verified))?;
     }
-    match verified.iter().filter(|proof| !proof.is_valid).count() {
-        0 => Ok(()),
-        failed => Err(Mismatch(format!("{failed} of {} proofs are invalid", verified.len())).into()),
+    let unreadable = verified.iter().filter(|proof| !proof.is_readable).count();
+    let invalid = verified.iter().filter(|proof| !proof.is_valid).count() - unreadable;
+    let all = format_counted(verified.len() as u64, "proof", "proofs");
+    match (invalid, unreadable) {
+        (0, 0) => Ok(()),
+        (0, unreadable) => bail!("{unreadable} of {all} cannot be read"),
+        (invalid, 0) => Err(Mismatch(format!("{invalid} of {all} invalid")).into()),
+        (invalid, unreadable) => {
+            Err(Mismatch(format!("{invalid} of {all} invalid, and {unreadable} cannot be read")).into())
+        }
     }
 }
 
@@ -124,21 +139,26 @@ fn public_beside(path: &Path) -> Result<PathBuf> {
     Ok(path.with_file_name(format!("{}public{}", &name[..at], &name[at + "proof".len()..])))
 }
 
-/// Verifies a proof. A file that cannot be read is an error; one with an invalid proof, or with none, is a result.
-fn verify(key: &VerifyingKey, path: &Path, public_path: &Path) -> Result<VerifiedGroth16Proof> {
-    let (proof, public) = (read(path)?, read(public_path)?);
-    let public = public_from_json(&public_path.display().to_string(), &public);
-    let proof = Proof::from_json(&path.display().to_string(), &proof);
+/// Verifies a proof.
+fn verify(key: &VerifyingKey, path: &Path, public_path: &Path) -> VerifiedGroth16Proof {
+    let name = |path: &Path| path.display().to_string();
+    let contents = |path: &Path| {
+        let fail = |error| Error::File { file: name(path), doing: "cannot be read", error: Arc::new(error) };
+        std::fs::read(path).map_err(fail)
+    };
+    let public = contents(public_path).and_then(|json| public_from_json(&name(public_path), &json));
+    let proof = contents(path).and_then(|json| Proof::from_json(&name(path), &json));
     let inputs = public.as_ref().map(|public| public.iter().map(ToString::to_string).collect());
     let inputs = inputs.unwrap_or_default();
-    let result = public.and_then(|public| key.verify(&proof?, &public));
-    Ok(VerifiedGroth16Proof {
-        file: path.display().to_string(),
-        public_file: public_path.display().to_string(),
+    let result = proof.and_then(|proof| key.verify(&proof, &public?));
+    VerifiedGroth16Proof {
+        file: name(path),
+        public_file: name(public_path),
         public: inputs,
         is_valid: result.is_ok(),
+        is_readable: !matches!(result, Err(Error::File { .. } | Error::Format { .. })),
         error: result.err().map(|error| error.to_string()),
-    })
+    }
 }
 
 fn text(proofs: &[VerifiedGroth16Proof]) -> String {
@@ -147,7 +167,12 @@ fn text(proofs: &[VerifiedGroth16Proof]) -> String {
         match &proof.error {
             None if proof.public.len() == 1 => format!("{file}: valid, with 1 public input\n"),
             None => format!("{file}: valid, with {} public inputs\n", proof.public.len()),
-            Some(error) => format!("{file}: INVALID: {}\n", escape::single_line(error)),
+            Some(error) => {
+                // An error of the proof's own file begins with its name.
+                let error = error.strip_prefix(&format!("{}: ", proof.file)).unwrap_or(error);
+                let what = if proof.is_readable { "INVALID" } else { "UNREADABLE" };
+                format!("{file}: {what}: {}\n", escape::single_line(error))
+            }
         }
     };
     proofs.iter().map(line).collect()

@@ -171,12 +171,13 @@ fn main() {
         logs = vec![10, 14, 16, 18, 20];
     }
     let tables = if has("never") { Tables::Never } else { Tables::Auto };
-    // For tuning: `groups=3` and `bits=18`.
+    // For tuning: `groups=3`, `bits=18` and `called`.
     let number =
         |name: &str| words.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('=')?.parse().ok());
     let options = MsmOptions {
         tables,
         groups_per_unit: number("groups"),
+        calls_products: has("called"),
         window_bits: number("bits"),
         ..MsmOptions::default()
     };

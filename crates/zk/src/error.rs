@@ -18,14 +18,14 @@ pub enum Error {
     #[error(transparent)]
     Device(#[from] evener_device::Error),
     /// A file could not be read or written.
-    #[error("{file}: {doing}: {source}")]
+    #[error("{file}: {doing}: {error}")]
     File {
         /// The file.
         file: String,
         /// The operation that failed.
         doing: &'static str,
-        /// The system's error.
-        source: Arc<io::Error>,
+        /// The system's error. The message contains it, so that it is not the error's source, too.
+        error: Arc<io::Error>,
     },
     /// A file is damaged, or is not of the expected kind.
     #[error("{file}: {part}: {detail}")]
@@ -35,6 +35,17 @@ pub enum Error {
         /// The part of the file, for example `section 5 (points A)`.
         part: String,
         /// What was expected and what was found.
+        detail: String,
+    },
+    /// A number or a point of a JSON file is written as it should be, and is in no field or group: not less than the modulus, not
+    /// on the curve, or not in the subgroup.
+    #[error("{file}: {part}: {detail}")]
+    InvalidValue {
+        /// The file.
+        file: String,
+        /// The part of the file, for example `pi_a`.
+        part: String,
+        /// What is wrong.
         detail: String,
     },
     /// The key has no phase-2 contribution: gamma equals delta, so anyone can forge proofs for it.
@@ -49,6 +60,12 @@ pub enum Error {
     /// The witness belongs to another circuit than the key.
     #[error("the witness is for another circuit: {detail}")]
     OtherCircuit {
+        /// What does not match.
+        detail: String,
+    },
+    /// The constraints belong to another circuit than the key.
+    #[error("the constraints and the key are of different circuits: {detail}")]
+    OtherConstraints {
         /// What does not match.
         detail: String,
     },
@@ -97,7 +114,18 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn io(path: &Path, doing: &'static str, source: io::Error) -> Self {
-        Error::File { file: path.display().to_string(), doing, source: Arc::new(source) }
+    pub(crate) fn io(path: &Path, doing: &'static str, error: io::Error) -> Self {
+        Error::File { file: path.display().to_string(), doing, error: Arc::new(error) }
+    }
+
+    /// Returns the file that the message begins with, for errors of files.
+    pub fn file(&self) -> Option<&str> {
+        match self {
+            Error::File { file, .. }
+            | Error::Format { file, .. }
+            | Error::InvalidValue { file, .. }
+            | Error::UnsafeKey { file } => Some(file),
+            _ => None,
+        }
     }
 }

@@ -2,15 +2,20 @@
 
 use std::{
     collections::HashMap,
+    io::ErrorKind,
     path::{Path, PathBuf},
 };
 
 use anyhow::Result;
-use evener_zk::{format::public_to_json, groth16::Proved};
+use evener_zk::{
+    format::{public_from_json, public_to_json},
+    groth16::{Proof, Proved, VerifyingKey},
+};
 
 use crate::{
     UsageError,
-    output::{display_path, write_file},
+    input::{display_input, is_stdin},
+    output::{display_path, is_special, write_file},
 };
 
 /// The files of one proof.
@@ -28,12 +33,13 @@ impl OutputFiles {
         }
     }
 
-    /// Names the files after the witnesses. Fails if two witnesses have the same name.
+    /// Names the files after the witnesses, or `stdin` for standard input. Fails if two witnesses have the same name.
     pub(super) fn of_witnesses(folder: &Path, witnesses: &[PathBuf]) -> Result<Vec<OutputFiles>> {
         let mut names: HashMap<String, &Path> = HashMap::new();
         let mut files = Vec::new();
         for path in witnesses {
-            let Some(name) = path.file_stem() else {
+            let name = if is_stdin(path) { Some("stdin".as_ref()) } else { path.file_stem() };
+            let Some(name) = name else {
                 return Err(UsageError(format!("{}: is not a file", display_path(path))).into());
             };
             let name = name.to_string_lossy().into_owned();
@@ -41,8 +47,8 @@ impl OutputFiles {
             if let Some(other) = names.insert(name, path) {
                 let message = format!(
                     "{} and {}: their proofs would have the same name: prove them into two folders",
-                    display_path(other),
-                    display_path(path)
+                    display_input(other),
+                    display_input(path)
                 );
                 return Err(UsageError(message).into());
             }
@@ -60,7 +66,32 @@ impl OutputFiles {
         [&self.proof, &self.public]
     }
 
-    /// Writes a proof and its public inputs.
+    /// Returns whether both files are there and the proof in them is valid.
+    pub(super) fn are_valid(&self, key: &VerifyingKey) -> bool {
+        let (Ok(proof), Ok(public)) = (std::fs::read(&self.proof), std::fs::read(&self.public)) else {
+            return false;
+        };
+        let (proof, public) = (Proof::from_json("proof", &proof), public_from_json("public", &public));
+        proof.is_ok_and(|proof| public.is_ok_and(|public| key.verify(&proof, &public).is_ok()))
+    }
+
+    /// Removes the proof and the public inputs of an earlier run, which are not those of this run's witness.
+    pub(super) fn remove(&self) -> Result<()> {
+        // The proof is the first: public inputs alone claim nothing.
+        for path in [&self.proof, &self.public].into_iter().filter(|path| !is_special(path)) {
+            match std::fs::remove_file(path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    let what =
+                        format!("{}: the proof of an earlier run cannot be removed", display_path(path));
+                    return Err(anyhow::Error::from(error).context(what));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a proof and its public inputs, each atomically. The proof is the last: where it is new, so are the inputs.
     pub(super) fn write(&self, proved: &Proved) -> Result<()> {
         for (path, value) in
             [(&self.public, public_to_json(&proved.public)), (&self.proof, proved.proof.to_json())]

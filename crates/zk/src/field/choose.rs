@@ -216,17 +216,7 @@ fn pair(thread: u32) -> [Fr; 2] {
 fn identity(device: &Device, candidates: &[Emitter]) -> String {
     let mut hasher = DefaultHasher::new();
     candidates.iter().for_each(|&emitter| source(emitter, Fields::Fr).hash(&mut hasher));
-    let it = device.describe();
-    format!(
-        "{}|{}|{}|{:?}|{:?}|{:?}|{:016x}",
-        it.api,
-        it.name,
-        it.driver,
-        it.uuid,
-        it.pci,
-        it.compute_units,
-        hasher.finish()
-    )
+    format!("{}|{:016x}", device.describe().identity(), hasher.finish())
 }
 
 fn file(identity: &str) -> Option<PathBuf> {

@@ -21,9 +21,9 @@
 //! constructor is `fq2(c0, c1)`, and `fq2_conjugate(a)` is c0 − c1·u). Arguments and results are values, always reduced.
 //!
 //! In CUDA C an element is `struct { unsigned l[8]; }`, aligned to 16 bytes; a kernel takes `const Fq *`. Products of `Fq`
-//! and `Fr` in PTX are always inlined. Those of `Fq2`, and those in plain C, are functions that are called, unless the
-//! macros `ZK_FQ2_INLINE` and `ZK_PLAIN_INLINE` are defined as `__forceinline__` (by
-//! [`Module::define`](evener_device::Module::define)). In WGSL an element is
+//! and `Fr` in PTX are inlined, unless the macro `ZK_PTX_INLINE` is defined as `__noinline__` (by
+//! [`Module::define`](evener_device::Module::define)). Those of `Fq2`, and those in plain C, are functions that are called,
+//! unless the macros `ZK_FQ2_INLINE` and `ZK_PLAIN_INLINE` are defined as `__forceinline__`. In WGSL an element is
 //! `struct { lo: vec4<u32>, hi: vec4<u32> }`, and a buffer of them is `array<Fq>`. Rust declares the same buffers with
 //! [`Kernel::reads`](evener_device::Kernel::reads)`::<`[`Limbs`]`>()`.
 
@@ -49,6 +49,8 @@ use crate::dialect::Dialect;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct Limbs(pub [u64; 4]);
+
+impl zeroize::DefaultIsZeroes for Limbs {}
 
 impl Limbs {
     /// Whether the limbs are less than the modulus of `Fr`, as those of every element are.

@@ -1,10 +1,12 @@
 //! The arithmetic of every device and emitter against arkworks', and values for tests.
 #![allow(unsafe_code)]
 
+use std::collections::HashSet;
+
 use ark_bn254::{Fq, Fq2, FqConfig, Fr, FrConfig};
 use ark_ff::{AdditiveGroup, BigInt, BigInteger, Field, Fp, MontBackend, MontConfig};
 use bytemuck::Pod;
-use evener_device::{Api, Device, Inventory, Kernel};
+use evener_device::{Api, Device, Direction, Inventory, Kernel};
 
 use super::*;
 
@@ -32,6 +34,27 @@ pub(crate) fn edge_values<C: MontConfig<4>>() -> Vec<Fp<MontBackend<C, 4>, 4>> {
     // 2^256 − 1, reduced.
     values.push(F::<C>::from(2u64).pow([256]) - F::<C>::ONE);
     values
+}
+
+/// Fails if memory of a device that is used again, on the device or for copies, has one of these elements.
+pub(crate) fn assert_not_in_reused_memory(device: &Device, secrets: &[Fr]) {
+    let (len, mut stream) = (secrets.len(), device.stream().unwrap());
+    let mut reused_memory_has = |elements: HashSet<Limbs>| {
+        let buffers: Vec<Buffer<Limbs>> = (0..8).map(|_| device.buffer_uninit(len).unwrap()).collect();
+        let hosts = [Direction::Upload, Direction::Download].map(|direction| {
+            (0..4).map(|_| device.host_buffer::<Limbs>(len, direction).unwrap()).collect::<Vec<_>>()
+        });
+        let mut in_hosts = hosts.iter().flatten().flat_map(|host| host.as_slice());
+        let mut in_buffers =
+            buffers.iter().flat_map(|buffer| stream.download(buffer).unwrap().wait().unwrap());
+        in_hosts.any(|it| elements.contains(it)) || in_buffers.any(|it| elements.contains(&it))
+    };
+    let secrets = secrets.iter().map(|secret| (*secret).into()).collect();
+    assert!(!reused_memory_has(secrets), "{}", device.id());
+    // Memory is used again, so the test can fail.
+    let other = Limbs([7; 4]);
+    drop(device.buffer_from(&vec![other; len]).unwrap());
+    assert!(reused_memory_has(HashSet::from([other])), "{}", device.id());
 }
 
 /// Returns pseudorandom elements.

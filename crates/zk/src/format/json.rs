@@ -29,7 +29,7 @@ impl VerifyingKey {
             .iter()
             .enumerate()
             .map(|(index, point)| {
-                g1(point).map_err(|detail| object.error("IC", format!("point {index} {detail}")))
+                g1(point).map_err(|flaw| object.error("IC", flaw.of(&format!("point {index}"))))
             })
             .collect();
         let ic = ic?;
@@ -53,7 +53,7 @@ impl VerifyingKey {
             ("vk_delta_2", key.delta_g2.is_zero()),
         ];
         if let Some((name, _)) = infinite.iter().find(|(_, is_infinite)| *is_infinite) {
-            return Err(object.error(name, "is the point at infinity".into()));
+            return Err(object.error(name, "is the point at infinity"));
         }
         if key.gamma_g2 == key.delta_g2 && !allow_unsafe {
             return Err(Error::UnsafeKey { file: name.to_owned() });
@@ -105,8 +105,9 @@ pub fn public_from_json(name: &str, json: &[u8]) -> Result<Vec<Fr>> {
     let Some(list) = value.as_array() else {
         return Err(fail("public inputs".into(), "is not a list".into()));
     };
-    let input =
-        |(index, value)| number::<Fr>(value).map_err(|detail| fail(format!("public input {index}"), detail));
+    let input = |(index, value)| {
+        number::<Fr>(value).map_err(|flaw| flaw.error(name, format!("public input {index}")))
+    };
     list.iter().enumerate().map(input).collect()
 }
 
@@ -131,35 +132,35 @@ impl<'a> Object<'a> {
         }
     }
 
-    fn error(&self, key: &str, detail: String) -> Error {
-        Error::Format { file: self.file.to_owned(), part: format!("`{key}`"), detail }
+    fn error(&self, key: &str, flaw: impl Into<Flaw>) -> Error {
+        flaw.into().error(self.file, format!("`{key}`"))
     }
 
     fn get(&self, key: &str) -> Result<&Value> {
-        self.values.get(key).ok_or_else(|| self.error(key, "is missing".into()))
+        self.values.get(key).ok_or_else(|| self.error(key, "is missing"))
     }
 
     fn list(&self, key: &str) -> Result<&[Value]> {
         let list = self.get(key)?.as_array();
-        list.map(Vec::as_slice).ok_or_else(|| self.error(key, "is not a list".into()))
+        list.map(Vec::as_slice).ok_or_else(|| self.error(key, "is not a list"))
     }
 
     fn g1(&self, key: &str) -> Result<G1Affine> {
-        g1(self.get(key)?).map_err(|detail| self.error(key, detail))
+        g1(self.get(key)?).map_err(|flaw| self.error(key, flaw))
     }
 
     fn g2(&self, key: &str) -> Result<G2Affine> {
-        g2(self.get(key)?).map_err(|detail| self.error(key, detail))
+        g2(self.get(key)?).map_err(|flaw| self.error(key, flaw))
     }
 
-    /// Fails unless protocol and curve are Groth16 and BN254. Old versions of snarkjs write no curve.
+    /// Fails if protocol or curve are named, and others than Groth16 and BN254. snarkjs does not look at them in a proof, and
+    /// its old versions write no curve.
     fn check_kind(&self) -> Result<()> {
         for (key, expected) in [("protocol", PROTOCOL), ("curve", CURVE)] {
             match self.values.get(key) {
-                None if key == "curve" => {}
+                None => {}
                 Some(Value::String(found)) if found == expected => {}
-                found => {
-                    let found = found.map_or("missing".into(), Value::to_string);
+                Some(found) => {
                     return Err(self.error(key, format!("is {found}, and \"{expected}\" is expected")));
                 }
             }
@@ -168,13 +169,46 @@ impl<'a> Object<'a> {
     }
 }
 
+/// What is wrong with a part of a file.
+#[derive(Debug, PartialEq, Eq)]
+struct Flaw {
+    detail: String,
+    /// Whether the part has the right form, and its value belongs to no field or group.
+    is_value: bool,
+}
+
+impl Flaw {
+    fn of_value(detail: impl Into<String>) -> Flaw {
+        Flaw { detail: detail.into(), is_value: true }
+    }
+
+    /// Says which element of the part it is.
+    fn of(self, element: &str) -> Flaw {
+        Flaw { detail: format!("{element} {}", self.detail), ..self }
+    }
+
+    fn error(self, file: &str, part: String) -> Error {
+        let (file, detail) = (file.to_owned(), self.detail);
+        match self.is_value {
+            true => Error::InvalidValue { file, part, detail },
+            false => Error::Format { file, part, detail },
+        }
+    }
+}
+
+impl<S: Into<String>> From<S> for Flaw {
+    fn from(detail: S) -> Self {
+        Flaw { detail: detail.into(), is_value: false }
+    }
+}
+
 /// Returns the number in a decimal string.
-fn number<F: PrimeField<BigInt = BigInt<4>>>(value: &Value) -> Result<F, String> {
+fn number<F: PrimeField<BigInt = BigInt<4>>>(value: &Value) -> Result<F, Flaw> {
     let shown = || value.to_string().chars().take(90).collect::<String>();
     let digits =
         value.as_str().filter(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()));
     let Some(digits) = digits else {
-        return Err(format!("{} is not a decimal number in quotes", shown()));
+        return Err(format!("{} is not a decimal number in quotes", shown()).into());
     };
     let mut limbs = [0u64; 4];
     for digit in digits.bytes() {
@@ -185,46 +219,46 @@ fn number<F: PrimeField<BigInt = BigInt<4>>>(value: &Value) -> Result<F, String>
             carry >>= 64;
         }
         if carry > 0 {
-            return Err(format!("{} {NOT_REDUCED}", shown()));
+            return Err(Flaw::of_value(format!("{} {NOT_REDUCED}", shown())));
         }
     }
-    F::from_bigint(BigInt(limbs)).ok_or_else(|| format!("{} {NOT_REDUCED}", shown()))
+    F::from_bigint(BigInt(limbs)).ok_or_else(|| Flaw::of_value(format!("{} {NOT_REDUCED}", shown())))
 }
 
 fn triple<F: Field>(
     value: &Value,
-    coordinate: fn(&Value) -> Result<F, String>,
-) -> Result<Option<(F, F)>, String> {
+    coordinate: fn(&Value) -> Result<F, Flaw>,
+) -> Result<Option<(F, F)>, Flaw> {
     let Some([x, y, z]) = value.as_array().map(Vec::as_slice) else {
         return Err("is not a list of three coordinates".into());
     };
     let (x, y, z) = (coordinate(x)?, coordinate(y)?, coordinate(z)?);
     match z {
         // Arkworks' form of the point at infinity, which has one form only in these files.
-        _ if x.is_zero() && y.is_zero() => Err("is not on the curve".into()),
+        _ if x.is_zero() && y.is_zero() => Err(Flaw::of_value("is not on the curve")),
         _ if z.is_one() => Ok(Some((x, y))),
         _ if z.is_zero() => Ok(None),
         _ => Err("has a third coordinate other than 1 and 0".into()),
     }
 }
 
-fn g1(value: &Value) -> Result<G1Affine, String> {
+fn g1(value: &Value) -> Result<G1Affine, Flaw> {
     let Some((x, y)) = triple(value, number::<Fq>)? else { return Ok(G1Affine::zero()) };
     let point = G1Affine::new_unchecked(x, y);
-    if point.is_on_curve() { Ok(point) } else { Err("is not on the curve".into()) }
+    if point.is_on_curve() { Ok(point) } else { Err(Flaw::of_value("is not on the curve")) }
 }
 
-fn g2(value: &Value) -> Result<G2Affine, String> {
+fn g2(value: &Value) -> Result<G2Affine, Flaw> {
     let pair = |value: &Value| match value.as_array().map(Vec::as_slice) {
         Some([c0, c1]) => Ok(Fq2::new(number(c0)?, number(c1)?)),
-        _ => Err("has a coordinate that is not a pair".to_owned()),
+        _ => Err(Flaw::from("has a coordinate that is not a pair")),
     };
     let Some((x, y)) = triple(value, pair)? else { return Ok(G2Affine::zero()) };
     let point = G2Affine::new_unchecked(x, y);
     match point.is_on_curve() {
-        false => Err("is not on the curve".into()),
+        false => Err(Flaw::of_value("is not on the curve")),
         true if !point.is_in_correct_subgroup_assuming_on_curve() => {
-            Err("is not in the subgroup of prime order".into())
+            Err(Flaw::of_value("is not in the subgroup of prime order"))
         }
         true => Ok(point),
     }
@@ -257,10 +291,10 @@ mod test {
         let read = |text: &str| number::<Fr>(&json!(text));
         assert_eq!(read("0"), Ok(Fr::zero()));
         assert_eq!(read(&(-Fr::one()).to_string()), Ok(-Fr::one()));
-        assert!(read(&Fr::MODULUS.to_string()).unwrap_err().contains("not less than the modulus"));
+        assert!(read(&Fr::MODULUS.to_string()).unwrap_err().detail.contains("not less than the modulus"));
         assert!(read(&"9".repeat(90)).is_err());
         for text in ["", "-1", "0x10", "1 ", "1e3", "½"] {
-            assert!(read(text).unwrap_err().contains("not a decimal number"), "{text}");
+            assert!(read(text).unwrap_err().detail.contains("not a decimal number"), "{text}");
         }
         assert!(number::<Fr>(&json!(5)).is_err());
     }
@@ -272,7 +306,7 @@ mod test {
             assert_eq!(g1(&g1_json(&one.into_affine())), Ok(one.into_affine()));
             assert_eq!(g2(&g2_json(&two.into_affine())), Ok(two.into_affine()));
         }
-        assert_eq!(g1(&json!(["1", "3", "1"])), Err("is not on the curve".into()));
+        assert_eq!(g1(&json!(["1", "3", "1"])), Err(Flaw::of_value("is not on the curve")));
         assert!(g1(&json!(["1", "2", "2"])).is_err());
     }
 }

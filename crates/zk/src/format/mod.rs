@@ -24,5 +24,16 @@ use crate::error::{Error, Result};
 /// Opens a file for a reader of sections. It has no buffer, which would keep a part of a witness: sections are few, and each
 /// is read at once.
 fn open(path: &Path) -> Result<File> {
-    File::open(path).map_err(|error| Error::io(path, "cannot be opened", error))
+    let file = File::open(path).map_err(|error| Error::io(path, "cannot be opened", error))?;
+    match file.metadata() {
+        Ok(metadata) if !metadata.is_file() => {
+            let found = if metadata.is_dir() { "a folder" } else { "a pipe or a device" };
+            Err(Error::Format {
+                file: path.display().to_string(),
+                part: "file header".into(),
+                detail: format!("a file is needed, and this is {found}"),
+            })
+        }
+        _ => Ok(file),
+    }
 }

@@ -20,15 +20,19 @@ use crate::{
 static R1CS: FileKind = FileKind {
     magic: b"r1cs",
     versions: &[1],
-    sections: &[(HEADER, "header"), (CONSTRAINTS, "constraints")],
+    sections: &[(HEADER, "header"), (CONSTRAINTS, "constraints"), (WIRE_LABELS, "wire labels")],
 };
 const HEADER: u32 = 1;
 const CONSTRAINTS: u32 = 2;
+/// The number of each wire's label. Only the length of this section is used.
+const WIRE_LABELS: u32 = 3;
 /// Gates that are no constraints of rank one; only PLONK has them.
 const CUSTOM_GATES: [u32; 2] = [4, 5];
 
 /// The bytes of a term: the wire and the coefficient.
 const TERM: usize = 4 + 32;
+/// The bytes of a wire's label.
+const LABEL: u64 = 8;
 
 impl R1cs {
     /// Reads an `.r1cs` file of circom.
@@ -67,6 +71,8 @@ fn read(name: &str, reader: impl Read + Seek) -> Result<R1cs> {
         );
         return Err(sections.error(HEADER, detail));
     }
+    // So a short file cannot announce a circuit of so many wires that a set-up would use up the memory.
+    sections.expect_len(WIRE_LABELS, wires as u64, LABEL)?;
     if CUSTOM_GATES.iter().any(|&number| sections.len(number) > 4) {
         return Err(
             sections.error(CUSTOM_GATES[0], "the circuit has custom gates, which Groth16 cannot prove")

@@ -60,7 +60,7 @@ impl ProvingKey {
         file.modulus(Fq::MODULUS)?;
         file.modulus(Fr::MODULUS)?;
         for number in [self.wires(), self.public(), self.domain()] {
-            file.word(number as u32)?;
+            file.count(number)?;
         }
         file.g1(&key.alpha_g1)?;
         file.g1(&self.beta_g1)?;
@@ -73,7 +73,7 @@ impl ProvingKey {
     fn write_coefficients(&self, file: &mut Sections) -> std::io::Result<()> {
         let count = self.a.len() + self.b.len();
         file.section(zkey::COEFFICIENTS, 4 + count * zkey::COEFFICIENT_BYTES)?;
-        file.word(count as u32)?;
+        file.count(count)?;
         // The limbs of v·R are v·R², as `numbers::coefficient` reads it.
         let radix = Fr::from(2).pow([256]);
         let mut write = |number: u32, matrix: &SparseMatrix| {
@@ -98,7 +98,7 @@ impl Witness {
             file.header(b"wtns", 2, 2)?;
             file.section(wtns::HEADER, 36 + 4)?;
             file.modulus(Fr::MODULUS)?;
-            file.word(self.values().len() as u32)?;
+            file.count(self.values().len())?;
             file.section(wtns::VALUES, self.values().len() * 32)?;
             self.values().iter().try_for_each(|value| file.limbs(value.into_bigint()))
         })
@@ -132,6 +132,17 @@ impl Sections {
         self.0.write_all(&word.to_le_bytes())
     }
 
+    /// Writes a number of elements. Fails if the format's 32 bits are too few for it.
+    fn count(&mut self, count: usize) -> std::io::Result<()> {
+        match u32::try_from(count) {
+            Ok(count) => self.word(count),
+            Err(_) => Err(std::io::Error::new(
+                std::io::ErrorKind::InvalidInput,
+                format!("{count} elements, and the format has room for {} at most", u32::MAX),
+            )),
+        }
+    }
+
     fn limbs(&mut self, number: BigInt<4>) -> std::io::Result<()> {
         number.0.iter().try_for_each(|limb| self.0.write_all(&limb.to_le_bytes()))
     }
@@ -163,6 +174,17 @@ impl Sections {
 mod test {
     use super::*;
     use crate::groth16::{Squares, Trapdoor};
+
+    #[test]
+    fn a_number_of_elements_that_the_format_cannot_express_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("counts");
+        write(&path, |file| file.count(u32::MAX as usize)).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), [0xff; 4]);
+        let error = write(&path, |file| file.count(1 << 32)).unwrap_err();
+        assert!(error.to_string().contains("4294967296 elements"), "{error}");
+        assert!(std::fs::read(&path).unwrap().is_empty(), "no part of a number is written");
+    }
 
     #[test]
     fn what_is_written_is_read_again() {

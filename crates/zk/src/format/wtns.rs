@@ -1,12 +1,13 @@
 //! `.wtns`: the values of all wires of a circuit.
 
 use std::{
-    io::{Cursor as Bytes, Read, Seek},
+    fs::File,
+    io::{self, Cursor as Bytes, Read, Seek},
     path::Path,
 };
 
 use ark_bn254::Fr;
-use ark_ff::Zero;
+use ark_ff::{One, Zero};
 use rayon::prelude::*;
 use zeroize::Zeroizing;
 
@@ -15,7 +16,10 @@ use super::{
     open,
     sections::{FileKind, Sections},
 };
-use crate::{error::Result, groth16::Witness};
+use crate::{
+    error::{Error, Result},
+    groth16::Witness,
+};
 
 static WTNS: FileKind =
     FileKind { magic: b"wtns", versions: &[1, 2], sections: &[(HEADER, "header"), (VALUES, "values")] };
@@ -23,15 +27,53 @@ pub(super) const HEADER: u32 = 1;
 pub(super) const VALUES: u32 = 2;
 
 impl Witness {
-    /// Reads a `.wtns` file of circom or snarkjs.
+    /// Reads a `.wtns` file of circom or snarkjs. A pipe is read to its end first, into memory.
     pub fn read(path: impl AsRef<Path>) -> Result<Witness> {
         let path = path.as_ref();
-        read(&path.display().to_string(), open(path)?)
+        let name = path.display().to_string();
+        match path.metadata() {
+            Ok(metadata) if !metadata.is_file() && !metadata.is_dir() => {
+                let pipe = File::open(path).map_err(|error| Error::io(path, "cannot be opened", error))?;
+                Witness::from_reader(&name, pipe)
+            }
+            _ => read(&name, open(path)?),
+        }
+    }
+
+    /// Reads the contents of a `.wtns` file from a pipe or another source to its end, into memory that is zeroed. Errors call it
+    /// `name`.
+    pub fn from_reader(name: &str, reader: impl Read) -> Result<Witness> {
+        let bytes = read_to_end(reader).map_err(|error| Error::io(name.as_ref(), "cannot be read", error))?;
+        Witness::from_wtns(name, &bytes)
     }
 
     /// Reads the contents of a `.wtns` file. Errors call it `name`.
     pub fn from_wtns(name: &str, bytes: &[u8]) -> Result<Witness> {
         read(name, Bytes::new(bytes))
+    }
+}
+
+/// Reads to the end, or until the beginning is not that of a witness. No copy of the bytes is left in memory that is freed.
+fn read_to_end(mut reader: impl Read) -> io::Result<Zeroizing<Vec<u8>>> {
+    let (mut bytes, mut len) = (Zeroizing::new(vec![0; 1 << 16]), 0);
+    loop {
+        let is_over = match reader.read(&mut bytes[len..]) {
+            Ok(count) => {
+                len += count;
+                count == 0 || (len >= WTNS.magic.len() && !bytes.starts_with(WTNS.magic))
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => false,
+            Err(error) => return Err(error),
+        };
+        if is_over {
+            bytes.truncate(len);
+            return Ok(bytes);
+        }
+        if len == bytes.len() {
+            let mut larger = Zeroizing::new(vec![0; 2 * len]);
+            larger[..len].copy_from_slice(&bytes);
+            bytes = larger;
+        }
     }
 }
 
@@ -59,6 +101,9 @@ fn read(name: &str, reader: impl Read + Seek) -> Result<Witness> {
     );
     if let Some((index, detail)) = wrong {
         return Err(sections.error(VALUES, format!("value {index} {detail}")));
+    }
+    if !values.first().is_some_and(One::is_one) {
+        return Err(sections.error(VALUES, "its first value is not 1, which every circuit's is"));
     }
     Witness::new(std::mem::take(&mut *values))
 }

@@ -8,9 +8,8 @@ use ark_ff::{BigInt, FftField, Field, PrimeField, Zero};
 use ark_poly::{EvaluationDomain, Radix2EvaluationDomain};
 use evener_device::{DeviceId, Error, Result as DeviceResult};
 use rayon::prelude::*;
-use zeroize::Zeroizing;
 
-use super::{Engine, Evaluations, ProvingKey, Reduction, Witness};
+use super::{Engine, Evaluations, ProvingKey, Reduction, Secrets, Witness};
 use crate::error::Result;
 
 /// Runs on the threads of the current rayon pool. It is also the reference for other engines.
@@ -33,7 +32,7 @@ impl Engine for CpuEngine {
     type G1Bases = CpuBases<G1Affine>;
     type G2Bases = CpuBases<G2Affine>;
     type Constraints = ();
-    type Scalars = Zeroizing<Vec<BigInt<4>>>;
+    type Scalars = Secrets<BigInt<4>>;
     type Values = Evaluations;
     type G1Sum = G1Projective;
     type G2Sum = G2Projective;
@@ -52,7 +51,7 @@ impl Engine for CpuEngine {
     }
 
     fn load_scalars(&mut self, scalars: &[Fr]) -> DeviceResult<Self::Scalars> {
-        Ok(Zeroizing::new(scalars.par_iter().map(|scalar| scalar.into_bigint()).collect()))
+        Ok(Secrets::from(scalars.par_iter().map(|scalar| scalar.into_bigint()).collect::<Vec<_>>()))
     }
 
     fn evaluate(
@@ -63,6 +62,11 @@ impl Engine for CpuEngine {
         _: &Self::Scalars,
     ) -> DeviceResult<Result<Evaluations>> {
         Ok(key.evaluate(witness))
+    }
+
+    fn check(&mut self, _: &ProvingKey, _: &Witness) -> DeviceResult<Result<()>> {
+        // `evaluate` has told.
+        Ok(Ok(()))
     }
 
     fn quotient(
@@ -83,7 +87,7 @@ impl Engine for CpuEngine {
             Reduction::Libsnark => Fr::GENERATOR,
         };
         let coset = domain.get_coset(shift).ok_or_else(unsupported)?;
-        let mut c = Zeroizing::new(product(&a, &b));
+        let mut c = Secrets::from(product(&a, &b));
         for polynomial in [&mut a, &mut b, &mut c] {
             domain.ifft_in_place(&mut **polynomial);
             coset.fft_in_place(&mut **polynomial);
@@ -94,15 +98,15 @@ impl Engine for CpuEngine {
             let vanishing = domain.evaluate_vanishing_polynomial(shift).inverse().unwrap_or(Fr::zero());
             a.par_iter_mut().for_each(|value| *value *= vanishing);
             coset.ifft_in_place(&mut *a);
-            return Ok(Zeroizing::new(bit_reversed(&a, |scalar| scalar.into_bigint())));
+            return Ok(Secrets::from(bit_reversed(&a, |scalar| scalar.into_bigint())));
         }
         self.load_scalars(&a)
     }
 
-    fn read_scalars(&mut self, scalars: &Self::Scalars) -> DeviceResult<Zeroizing<Vec<Fr>>> {
+    fn read_scalars(&mut self, scalars: &Self::Scalars) -> DeviceResult<Secrets<Fr>> {
         // They were made from elements of the field.
         let scalar = |number: &BigInt<4>| Fr::from_bigint(*number).unwrap_or_default();
-        Ok(Zeroizing::new(scalars.par_iter().map(scalar).collect()))
+        Ok(Secrets::from(scalars.par_iter().map(scalar).collect::<Vec<_>>()))
     }
 
     fn begin_g1(

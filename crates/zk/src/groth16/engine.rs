@@ -4,9 +4,8 @@ use std::{ops::Range, sync::Arc};
 
 use ark_bn254::{Fr, G1Affine, G1Projective, G2Affine, G2Projective};
 use evener_device::Result as DeviceResult;
-use zeroize::Zeroizing;
 
-use super::{ProvingKey, Reduction, Witness};
+use super::{ProvingKey, Reduction, Secrets, Witness};
 use crate::error::Result;
 
 /// The operations of a Groth16 proof on one device, for one worker.
@@ -46,7 +45,8 @@ pub trait Engine: Send {
     fn load_scalars(&mut self, scalars: &[Fr]) -> DeviceResult<Self::Scalars>;
 
     /// Evaluates A and B with a witness, whose values are in `wires` too. The inner error is the witness's: it does not
-    /// satisfy a constraint. Only keys that have C can tell.
+    /// satisfy a constraint. Only keys that have C can tell. An engine that does not know yet when it returns tells in
+    /// [`check`](Self::check).
     fn evaluate(
         &mut self,
         constraints: &Self::Constraints,
@@ -54,6 +54,11 @@ pub trait Engine: Send {
         witness: &Witness,
         wires: &Self::Scalars,
     ) -> DeviceResult<Result<Self::Values>>;
+
+    /// Waits for the last evaluation, and fails with the witness's error if [`evaluate`](Self::evaluate) did not and the
+    /// witness does not satisfy a constraint. The prover calls it once it has begun all work of the proof, so that a device
+    /// is not idle while the host waits.
+    fn check(&mut self, key: &ProvingKey, witness: &Witness) -> DeviceResult<Result<()>>;
 
     /// Computes the scalars of the quotient polynomial H = (A·B − C) / Z, where A and B have the given values on the domain,
     /// and C the product of these. Their number is the size of the domain.
@@ -70,7 +75,7 @@ pub trait Engine: Send {
     ) -> DeviceResult<Self::Scalars>;
 
     /// Copies scalars of the device to the host. Fails with `BadResult` if one is not less than the modulus.
-    fn read_scalars(&mut self, scalars: &Self::Scalars) -> DeviceResult<Zeroizing<Vec<Fr>>>;
+    fn read_scalars(&mut self, scalars: &Self::Scalars) -> DeviceResult<Secrets<Fr>>;
 
     /// Begins to compute the sum of scalar times point over a range of the points. There are enough points and scalars.
     fn begin_g1(

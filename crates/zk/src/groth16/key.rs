@@ -5,9 +5,10 @@ use std::sync::Arc;
 use ark_bn254::{Fr, G1Affine, G2Affine};
 use ark_ff::UniformRand;
 use rayon::prelude::*;
-use zeroize::Zeroizing;
 
-use super::{R1cs, SparseMatrix, VerifyingKey, Witness, cpu::bit_reversed, randomness::seeded_generator};
+use super::{
+    R1cs, Secrets, SparseMatrix, VerifyingKey, Witness, cpu::bit_reversed, randomness::seeded_generator,
+};
 use crate::error::{Error, Result};
 
 /// A Groth16 proving key over BN254, with the matrices of its circuit.
@@ -92,14 +93,12 @@ impl ProvingKey {
     }
 
     /// Adds the constraints of the key's circuit, so that a witness that does not satisfy them is found before it is
-    /// proved, and the constraint is named. Fails if they are those of another circuit.
+    /// proved, and the constraint is named. Fails with [`Error::OtherConstraints`] if they are those of another circuit.
     pub fn with_r1cs(self, r1cs: &R1cs) -> Result<ProvingKey> {
-        let other = |detail: String| Error::OtherCircuit {
-            detail: format!("the constraints and the key differ: {detail}"),
-        };
+        let other = |detail: String| Error::OtherConstraints { detail };
         if (r1cs.wires(), r1cs.public()) != (self.wires(), self.public()) {
             let detail = format!(
-                "{} wires, {} of them public, and the key has {} and {}",
+                "the constraints have {} wires, {} of them public, and the key has {} and {}",
                 r1cs.wires(),
                 r1cs.public(),
                 self.wires(),
@@ -120,7 +119,7 @@ impl ProvingKey {
         a[r1cs.constraints()..][..=self.public()].copy_from_slice(&random[..=self.public()]);
         for (letter, own, theirs) in [("A", product(&self.a), a), ("B", product(&self.b), product(&r1cs.b))] {
             if let Some(row) = (0..rows).find(|&row| own[row] != theirs[row]) {
-                return Err(other(format!("constraint {row} of {letter}")));
+                return Err(other(format!("constraint {row}, counted from 0, differs in {letter}")));
             }
         }
         Ok(ProvingKey { constraints: r1cs.constraints(), c: Some(r1cs.c.clone()), ..self })
@@ -156,7 +155,7 @@ impl ProvingKey {
     /// matrices and one of the constraints does not hold.
     pub(crate) fn evaluate(&self, witness: &Witness) -> Result<Evaluations> {
         let product = |matrix: &SparseMatrix| {
-            let mut product = Zeroizing::new(vec![Fr::default(); self.domain]);
+            let mut product = Secrets::from(vec![Fr::default(); self.domain]);
             matrix.multiply(witness.values(), &mut product);
             product
         };
@@ -178,7 +177,7 @@ impl ProvingKey {
 /// if the witness satisfies the constraints, so it is not kept.
 pub struct Evaluations {
     /// A·w.
-    pub a: Zeroizing<Vec<Fr>>,
+    pub a: Secrets<Fr>,
     /// B·w.
-    pub b: Zeroizing<Vec<Fr>>,
+    pub b: Secrets<Fr>,
 }

@@ -128,6 +128,9 @@ pub(crate) fn prove<E: Engine>(
     let l = engine.begin_g1(&loaded.l, 0..private, &wires)?;
     let quotient = engine.quotient(&loaded.constraints, values, key.reduction)?;
     let h = engine.begin_g1(&loaded.h, 0..key.domain(), &quotient)?;
+    if let Err(error) = engine.check(key, witness)? {
+        return Ok(Err(error));
+    }
     let blinds = Blinds::new(key, r, s);
     let combined = blinds.combine(engine.finish_g1(a)?, engine.finish_g1(b_g1)?);
     let l = engine.finish_g1(l)?;
@@ -157,6 +160,9 @@ pub(crate) fn time_operations<E: Engine>(
         Ok(values) => values,
         Err(error) => return Ok(Err(error)),
     };
+    if let Err(error) = engine.check(key, witness)? {
+        return Ok(Err(error));
+    }
     done(engine, "evaluate")?;
     let sum = engine.begin_g2(&loaded.b_g2, 0..wire_count, &wires)?;
     let _ = engine.finish_g2(sum)?;

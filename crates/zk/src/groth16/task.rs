@@ -8,17 +8,20 @@ use std::{
 
 use ark_bn254::Fr;
 use evener_device::{
-    Api, Device, DeviceId, DeviceKind, Error as DeviceError, Result as DeviceResult, affinity::unbound,
+    Api, Device, DeviceId, DeviceKind, Error as DeviceError, Result as DeviceResult,
+    affinity::{lower_priority, unbound},
 };
-use evener_schedule::{Chunk, Resident, Results, Task};
+use evener_schedule::{Chunk, Pool, Resident, Results, Task};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use zeroize::Zeroizing;
 
 use super::{
-    CpuEngine, Engine, GpuEngine, Part, PartSum, Proof, Proved, ProvingKey, SharedProof, Sum, Witness,
+    CpuEngine, Engine, GpuEngine, Part, PartSum, Proof, Proved, ProvingKey, Secrets, SharedProof, Sum,
+    Witness, WitnessSource,
     key_cache::KeyCache,
     prove::{LoadedKey, prove, time_operations},
     randomness::Blinding,
+    source::Finished,
 };
 use crate::error::{Error, Result};
 
@@ -49,11 +52,7 @@ pub trait ProofMaker: Send {
 
     /// Computes the scalars of the quotient polynomial for a proof that several devices share, in the order of
     /// [`Engine::quotient`]. The outer error is the device's, the inner one the witness's.
-    fn make_quotient(
-        &mut self,
-        key: &ProvingKey,
-        proof: &SharedProof,
-    ) -> DeviceResult<Result<Zeroizing<Vec<Fr>>>>;
+    fn make_quotient(&mut self, key: &ProvingKey, proof: &SharedProof) -> DeviceResult<Result<Secrets<Fr>>>;
 
     /// Computes parts of the sums of a proof that several devices share, in the order of the parts. The witness may stay on
     /// the device for further parts of the same proof.
@@ -120,7 +119,7 @@ fn make_quotient<E: Engine>(
     held: &mut Held<E>,
     key: &ProvingKey,
     proof: &SharedProof,
-) -> DeviceResult<Result<Zeroizing<Vec<Fr>>>> {
+) -> DeviceResult<Result<Secrets<Fr>>> {
     held.computed = None;
     let wires = held.scalars(engine, proof, false)?;
     let values = match engine.evaluate(&loaded.constraints, key, proof.witness(), wires)? {
@@ -128,6 +127,9 @@ fn make_quotient<E: Engine>(
         Err(error) => return Ok(Err(error)),
     };
     let computed = engine.quotient(&loaded.constraints, values, key.reduction)?;
+    if let Err(error) = engine.check(key, proof.witness())? {
+        return Ok(Err(error));
+    }
     let scalars = engine.read_scalars(&computed)?;
     held.computed = Some(computed);
     Ok(Ok(scalars))
@@ -252,11 +254,7 @@ impl<E: Engine + 'static> ProofMaker for Worker<E> {
         })
     }
 
-    fn make_quotient(
-        &mut self,
-        key: &ProvingKey,
-        proof: &SharedProof,
-    ) -> DeviceResult<Result<Zeroizing<Vec<Fr>>>> {
+    fn make_quotient(&mut self, key: &ProvingKey, proof: &SharedProof) -> DeviceResult<Result<Secrets<Fr>>> {
         self.share(|engine, loaded, held| make_quotient(engine, loaded, held, key, proof))
     }
 
@@ -281,12 +279,23 @@ fn erase<E: Engine>(engine: &mut E) -> DeviceResult<()> {
 
 /// The engines of this crate.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct OwnEngines;
+pub(crate) struct OwnEngines {
+    /// Whether threads that feed other devices need the processor's cores too.
+    has_other_devices: bool,
+}
+
+impl OwnEngines {
+    pub(crate) fn for_pool(pool: &Pool) -> Self {
+        OwnEngines {
+            has_other_devices: pool.devices().iter().any(|device| device.describe().api != Api::Cpu),
+        }
+    }
+}
 
 impl Engines for OwnEngines {
     fn can_use(&self, device: &Device) -> bool {
         // A processor of another machine has no Rust code of this program.
-        device.describe().api != Api::Cpu || device.describe().is_local_processor()
+        !device.describe().is_remote_processor()
     }
 
     fn workers(&self, device: &Device) -> usize {
@@ -308,17 +317,24 @@ impl Engines for OwnEngines {
             return Ok(Box::new(Worker::new(GpuEngine::new(device)?, key, resident)?));
         }
         let worker = Worker::new(CpuEngine::new(device.id().clone()), key, resident)?;
-        Ok(Box::new(Worker { threads: Some(Arc::new(threads_of(device)?)), ..worker }))
+        let threads = threads_of(device, self.has_other_devices)?;
+        Ok(Box::new(Worker { threads: Some(Arc::new(threads)), ..worker }))
     }
 }
 
-/// Starts a thread for each core of a processor or a partition of it, on these cores.
-fn threads_of(device: &Device) -> DeviceResult<ThreadPool> {
+/// Starts a thread for each core of a processor or a partition of it, on these cores. With a low priority, they leave the
+/// cores to the threads that feed other devices: a GPU that waits for its next launch costs more than a core brings.
+fn threads_of(device: &Device, has_low_priority: bool) -> DeviceResult<ThreadPool> {
     let (cores, bound) = (device.describe().compute_units.unwrap_or(1), device.clone());
     let threads = ThreadPoolBuilder::new()
         .num_threads(cores as usize)
         .thread_name(|index| format!("evener-zk-{index}"))
-        .start_handler(move |index| bound.bind_thread(index));
+        .start_handler(move |index| {
+            bound.bind_thread(index);
+            if has_low_priority && !lower_priority() {
+                tracing::debug!("the threads of proofs on {} keep their priority", bound.id());
+            }
+        });
     unbound(|| threads.build()).map_err(|error| DeviceError::Lost {
         device: device.id().clone(),
         operation: "starting threads".into(),
@@ -329,9 +345,11 @@ fn threads_of(device: &Device) -> DeviceResult<ThreadPool> {
 /// A witness to prove.
 #[derive(Clone)]
 pub(crate) struct Item {
-    pub(crate) witness: Arc<Witness>,
+    pub(super) source: WitnessSource,
     /// The secrets, if a test has fixed them.
-    pub(crate) fixed: Option<(Fr, Fr)>,
+    pub(super) fixed: Option<(Fr, Fr)>,
+    /// The results of the batch, and the index of this witness.
+    pub(super) finished: Option<(Arc<Finished>, usize)>,
 }
 
 /// Proves witnesses with one key.
@@ -359,17 +377,21 @@ impl ProofTask {
             Ok(blinding) => blinding,
             Err(error) => return Ok(Err(error)),
         };
-        let proof = match state.maker.make(&self.key, &item.witness, &blinding.r, &blinding.s)? {
+        let witness = match item.source.get(&self.key) {
+            Ok(witness) => witness,
+            Err(error) => return Ok(Err(error)),
+        };
+        let proof = match state.maker.make(&self.key, &witness, &blinding.r, &blinding.s)? {
             Ok(proof) => proof,
             Err(error) => return Ok(Err(error)),
         };
-        let public = item.witness.values()[1..=self.key.public()].to_vec();
+        let public = witness.values()[1..=self.key.public()].to_vec();
         if self.key.verifying.verify(&proof, &public).is_ok() {
             return Ok(Ok(Proved { proof, public }));
         }
         // Either the device is wrong, or no device could prove this witness: the reference on the host decides.
-        tracing::warn!(device = %state.device, "a proof does not verify: proving it on the host");
-        match self.is_provable(&item.witness, &public) {
+        tracing::debug!(device = %state.device, "a proof does not verify: proving it on the host");
+        match self.is_provable(&witness, &public) {
             Ok(true) => Err(DeviceError::BadResult {
                 device: state.device.clone(),
                 operation: "proving a witness".into(),
@@ -440,9 +462,36 @@ impl Task for ProofTask {
             // A clone, so that a device that hangs does not hold the memory of the run's caller.
             for index in claimed {
                 let item = chunk.read(|items| items[index].clone())?;
-                results.push(self.prove_item(state, &item)?);
+                let result = self.prove_item(state, &item)?;
+                results.push(match &item.finished {
+                    Some((finished, index)) => finished.set(*index, result),
+                    None => result,
+                });
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    /// The niceness of the calling thread, which is the seventeenth field after the thread's name.
+    fn niceness() -> i32 {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+        let (_, fields) = stat.rsplit_once(')').unwrap();
+        fields.split_whitespace().nth(16).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn threads_of_the_processor_have_a_low_priority_beside_other_devices_only() {
+        let own = niceness();
+        for (has_low_priority, expected) in [(false, own), (true, own.max(10))] {
+            let threads = threads_of(&Device::cpu(), has_low_priority).unwrap();
+            let found = threads.broadcast(|_| niceness());
+            assert!(found.iter().all(|&niceness| niceness == expected), "{found:?}, {expected} expected");
+        }
     }
 }

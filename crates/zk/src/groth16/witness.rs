@@ -4,22 +4,21 @@ use std::fmt;
 
 use ark_bn254::Fr;
 use ark_ff::One;
-use rayon::prelude::*;
-use zeroize::Zeroize;
 
+use super::Secrets;
 use crate::error::{Error, Result};
 
 /// The values of all wires of a circuit: 1, the public ones (outputs, then inputs), and the private ones.
 ///
 /// The values are zeroed when the witness is dropped, and are not shown by `Debug`.
 pub struct Witness {
-    values: Vec<Fr>,
+    values: Secrets<Fr>,
 }
 
 impl Witness {
     /// Makes a witness. Fails if the first value is not 1.
     pub fn new(values: Vec<Fr>) -> Result<Witness> {
-        let witness = Witness { values };
+        let witness = Witness { values: values.into() };
         match witness.values.first() {
             Some(first) if first.is_one() => Ok(witness),
             Some(_) => Err(Error::OtherCircuit {
@@ -32,22 +31,6 @@ impl Witness {
     /// The values.
     pub fn values(&self) -> &[Fr] {
         &self.values
-    }
-
-    /// Drops the witness and zeroes its values in the threads of the current rayon pool: one thread takes a millisecond for a
-    /// million values.
-    pub(crate) fn erase(mut self) {
-        /// Values that a thread zeroes at once.
-        const SHARE: usize = 1 << 12;
-        let mut values = std::mem::take(&mut self.values);
-        values.spare_capacity_mut().zeroize();
-        values.par_chunks_mut(SHARE).for_each(|share| share.iter_mut().zeroize());
-    }
-}
-
-impl Drop for Witness {
-    fn drop(&mut self) {
-        self.values.zeroize();
     }
 }
 

@@ -14,7 +14,7 @@ use rayon::prelude::*;
 
 use super::{
     group::MsmGroup,
-    kernels::{self, Programs},
+    kernels::{self, AccumulateTuning, Programs},
     parts::{Part, upload_parts},
     workspace::{Marks, MsmWorkspace, Queued},
 };
@@ -44,6 +44,9 @@ pub struct MsmOptions {
     /// Workgroups that a CUDA multiprocessor adds points with at once, which limits the registers of a thread.
     #[doc(hidden)]
     pub groups_per_unit: Option<u32>,
+    /// Whether the products of a CUDA kernel that adds points are functions that are called.
+    #[doc(hidden)]
+    pub calls_products: bool,
     /// Maximum number of points of one pass. More points are multiplied in several passes.
     pub max_points: Option<usize>,
     /// Maximum memory of the device for the points. The points beyond it stay on the host and are copied in chunks for each
@@ -76,13 +79,17 @@ impl<P: MsmGroup> MsmKernels<P> {
         Self::compile_with(device, &MsmOptions::default())
     }
 
-    /// Compiles the kernels, with the options `emitter` and `groups_per_unit`.
+    /// Compiles the kernels, with the options `emitter`, `groups_per_unit` and `calls_products`.
     pub fn compile_with(device: &Device, options: &MsmOptions) -> Result<Self> {
         let emitter = match options.emitter {
             Some(emitter) => emitter,
             None => Emitter::for_device(device)?,
         };
-        let programs = Programs::compile(device, emitter, P::GROUP, options.groups_per_unit)?;
+        let tuning = AccumulateTuning {
+            groups_per_unit: options.groups_per_unit,
+            calls_products: options.calls_products,
+        };
+        let programs = Programs::compile(device, emitter, P::GROUP, tuning)?;
         let (device, programs, tables) = (device.clone(), Arc::new(programs), Mutex::default());
         Ok(MsmKernels { device, emitter, programs, tables, group: PhantomData })
     }
@@ -119,7 +126,7 @@ impl<P: MsmGroup> MsmBases<P> {
 
     /// Copies points to a device, with other options.
     pub fn upload_with(device: &Device, points: &[P::Affine], options: &MsmOptions) -> Result<Self> {
-        if device.describe().api == Api::Cpu && !device.describe().is_local_processor() {
+        if device.describe().is_remote_processor() {
             return Err(Error::Unsupported {
                 device: device.id().clone(),
                 operation: "a multi-scalar multiplication".into(),
@@ -169,20 +176,27 @@ impl<P: MsmGroup> MsmBases<P> {
         Some(parts.first()?.windows())
     }
 
-    /// Computes the sum of scalar times point. Fails if there are not as many scalars as points.
+    /// Computes the sum of scalar times point. Fails if there are not as many scalars as points. The scalars may be secret:
+    /// all memory that depends on them is zeroed.
     pub fn msm(&self, scalars: &[Fr]) -> Result<P> {
         self.check(scalars.len())?;
         if let Points::Host(points) = &self.points {
             return Ok(P::msm_on_host(points, scalars));
         }
         self.with_workspace(|workspace| {
-            let scalars = workspace.upload(scalars)?;
-            self.queue(workspace, &scalars, Marks::new())?.wait()
+            let on_device = workspace.upload(scalars)?;
+            let queued = self.queue(workspace, &on_device, Marks::new())?;
+            workspace.zero_staging(scalars.len());
+            let sum = queued.wait()?;
+            workspace.erase()?;
+            workspace.stream().flush()?;
+            Ok(sum)
         })
     }
 
     /// Computes the sum as [`msm`](Self::msm) does, for scalars in host memory from which the device can copy at the full
-    /// rate of the bus: a shared [`HostBuffer`](evener_device::HostBuffer) of this device.
+    /// rate of the bus: a shared [`HostBuffer`](evener_device::HostBuffer) of this device. Memory that depends on the scalars
+    /// is not zeroed before the next call.
     pub fn msm_shared(&self, scalars: &SharedBuffer<Limbs>) -> Result<P> {
         self.check(scalars.as_slice().len())?;
         if let Points::Host(points) = &self.points {

@@ -40,7 +40,7 @@ mod pool;
 mod test;
 mod workspace;
 
-pub(crate) use self::workspace::grown;
+pub(crate) use self::workspace::{grown, zero_elements};
 pub use self::{
     bases::{MsmBases, MsmKernels, MsmOptions, PendingMsm, Tables},
     group::MsmGroup,

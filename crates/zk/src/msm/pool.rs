@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use super::{
     bases::MsmOptions,
     group::{MsmGroup, point_limbs},
-    kernels::Programs,
+    kernels::{AccumulateTuning, Programs},
     parts::plan_part,
     plan::Plan,
     workspace::{Bases, Marks, MsmWorkspace},
@@ -43,7 +43,8 @@ pub enum MsmError {
     Run(#[from] RunError),
 }
 
-/// Computes the sum of scalar times point in G1 over the devices of a pool, each by its measured rate.
+/// Computes the sum of scalar times point in G1 over the devices of a pool, each by its measured rate. The scalars may be
+/// secret: devices zero all memory that depends on them.
 ///
 /// ```
 /// use ark_bn254::{Fr, G1Affine, G1Projective};
@@ -220,7 +221,7 @@ impl<P: MsmGroup> Task for MsmTask<P> {
 
     fn can_use(&self, device: &Device) -> bool {
         // Arkworks computes in this process.
-        device.describe().api != Api::Cpu || device.describe().is_local_processor()
+        !device.describe().is_remote_processor()
     }
 
     fn prepare(&self, device: &Device) -> Result<Worker> {
@@ -228,7 +229,12 @@ impl<P: MsmGroup> Task for MsmTask<P> {
             return Ok(Worker::Cpu);
         }
         Ok(Worker::Device(Box::new(DeviceWorker {
-            programs: Programs::compile(device, Emitter::for_device(device)?, P::GROUP, None)?,
+            programs: Programs::compile(
+                device,
+                Emitter::for_device(device)?,
+                P::GROUP,
+                AccumulateTuning::default(),
+            )?,
             workspace: MsmWorkspace::new(device)?,
             device: device.clone(),
             points: None,
@@ -345,9 +351,13 @@ impl DeviceWorker {
             })
         })?;
         let bases = Bases { programs: &self.programs, plan, points: &points, infinite: &infinite, count };
-        let sum = self.workspace.queue::<P>(&bases, &scalars, &mut Marks::new())?.wait();
+        let queued = self.workspace.queue::<P>(&bases, &scalars, &mut Marks::new())?;
+        self.workspace.zero_staging(count);
+        let sum = queued.wait()?;
+        self.workspace.erase()?;
+        self.workspace.stream().flush()?;
         (self.points, self.infinite) = (Some(points), Some(infinite));
-        sum
+        Ok(sum)
     }
 }
 

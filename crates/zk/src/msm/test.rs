@@ -9,7 +9,7 @@ use evener_schedule::Pool;
 use super::*;
 use crate::field::{
     Emitter, Limbs,
-    test::{devices, edge_values, noise},
+    test::{assert_not_in_reused_memory, devices, edge_values, noise},
 };
 
 /// Returns different points.
@@ -271,6 +271,33 @@ fn a_pool_with_a_gpu_computes_as_arkworks_does_with_vulkan() {
     let gpu = devices(Api::Vulkan).remove(0);
     check_pool::<G1Projective>(std::slice::from_ref(&gpu), 2000);
     check_pool::<G1Projective>(&[gpu, Device::cpu()], 2000);
+}
+
+/// Scalars of a pool and of bases, neither of which stay in memory.
+fn check_secrets(gpu: &Device) {
+    let (points, scalars) = (points::<G1Projective>(1000), random(1000, 4));
+    let pool = Pool::builder().devices([gpu]).keep_history_at(None).build().unwrap();
+    let expected = msm_g1(&pool, &points, &scalars).unwrap();
+    drop(pool);
+    // Workers that have just ended a run drop their memory a moment later.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_not_in_reused_memory(gpu, &scalars);
+    let bases = MsmBases::<G1Projective>::upload(gpu, &points).unwrap();
+    assert_eq!(bases.msm(&scalars).unwrap(), expected);
+    drop(bases);
+    assert_not_in_reused_memory(gpu, &scalars);
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn no_scalar_stays_in_memory_that_is_used_again_with_vulkan() {
+    check_secrets(&devices(Api::Vulkan)[0]);
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn no_scalar_stays_in_memory_that_is_used_again_with_card() {
+    check_secrets(&devices(Api::Cuda)[0]);
 }
 
 #[test]

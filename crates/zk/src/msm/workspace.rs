@@ -74,6 +74,13 @@ pub(crate) fn grown<T: Pod>(
     }
 }
 
+/// Zeroes elements in host memory, in the threads of the current rayon pool.
+pub(crate) fn zero_elements(elements: &mut [Limbs]) {
+    /// Elements that a thread zeroes at once.
+    const SHARE: usize = 1 << 12;
+    elements.par_chunks_mut(SHARE).for_each(|share| bytemuck::cast_slice_mut::<Limbs, u64>(share).zeroize());
+}
+
 /// Points of time between the phases of a multiplication.
 pub(super) type Marks = Vec<(&'static str, Timestamp)>;
 
@@ -128,8 +135,7 @@ impl MsmWorkspace {
         self.is_timed
     }
 
-    /// Queues zeros over all memory of the device that depends on the scalars of earlier calls. The host's staging memory of
-    /// [`MsmBases::msm`](super::MsmBases::msm) is not zeroed.
+    /// Queues zeros over all memory of the device that depends on the scalars of earlier calls.
     pub fn erase(&mut self) -> Result<()> {
         let Buffers { counters, info, offsets, ranks, entries, firsts, .. } = &self.buffers;
         for buffer in [counters, info, offsets, ranks, entries, firsts].into_iter().flatten() {
@@ -167,11 +173,21 @@ impl MsmWorkspace {
     ) -> Result<()> {
         let staging = match self.staging.take() {
             Some(staging) if staging.len() >= len => staging,
-            _ => self.device.staging_buffer(len)?,
+            _ => self.device.staging_buffer(len)?.zeroed_on_release(),
         };
         let upload = self.stream.upload_staged(staging, len, to, |_, part, memory| fill(part, memory))?;
         self.staging = Some(upload.wait()?);
         Ok(())
+    }
+
+    /// Zeroes the host memory of the last upload, which had this many elements. The device computes meanwhile.
+    pub(super) fn zero_staging(&mut self, len: usize) {
+        let mut left = len;
+        for piece in self.staging.iter_mut().flat_map(StagingBuffer::pieces_mut) {
+            let own = left.min(piece.len());
+            zero_elements(&mut piece[..own]);
+            left -= own;
+        }
     }
 
     /// Queues a copy of scalars from shared host memory.
@@ -316,7 +332,7 @@ impl MsmWorkspace {
             level += levels;
         }
         self.mark(marks, "reduce buckets")?;
-        let host = device.host_buffer(results.len(), Direction::Download)?;
+        let host = device.host_buffer(results.len(), Direction::Download)?.zeroed_on_release();
         let transfer = self.stream.download_host(&results, host)?;
         self.mark(marks, "download")?;
         Ok(Queued { device: device.id().clone(), transfer, plan })

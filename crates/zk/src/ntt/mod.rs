@@ -127,10 +127,10 @@ impl Ntt {
                 format!("2^{log_capacity} elements, and there are roots of unity for 2^{MAX_LOG_LEN}");
             return Err(unsupported(device, detail));
         }
+        if device.describe().is_remote_processor() {
+            return Err(unsupported(device, "arkworks computes on this machine only".into()));
+        }
         if device.describe().api == evener_device::Api::Cpu {
-            if !device.describe().is_local_processor() {
-                return Err(unsupported(device, "arkworks computes on this machine only".into()));
-            }
             return Ntt::on_processor(device, log_capacity);
         }
         Ntt::with_emitter(device, log_capacity, Emitter::for_device(device)?)

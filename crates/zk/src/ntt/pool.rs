@@ -6,12 +6,14 @@ use std::ptr::NonNull;
 use ark_bn254::Fr;
 use ark_ff::Zero;
 use ark_poly::{EvaluationDomain, Radix2EvaluationDomain};
-use evener_device::{Api, Buffer, Device, DeviceId, Error, Result, StagingBuffer, Stream};
+use evener_device::{
+    Api, Buffer, Device, DeviceId, Direction, Error, HostBuffer, Result, StagingBuffer, Stream,
+};
 use evener_schedule::{Chunk, Pool, Results, RunError, Task};
 use rayon::prelude::*;
 
 use super::{MAX_LOG_LEN, Ntt};
-use crate::field::Limbs;
+use crate::{field::Limbs, msm::zero_elements, secrets::Secrets};
 
 /// Elements that a thread copies at once.
 const SHARE: usize = 1 << 12;
@@ -103,7 +105,7 @@ pub fn coset_intt(pool: &Pool, polynomial: &mut [Fr], shift: Fr) -> Result<(), N
 }
 
 /// Transforms polynomials, each in place, spread over the devices of a pool by their measured rates. After an error, all
-/// elements are unchanged.
+/// elements are unchanged. The elements may be secret: all other memory that depends on them is zeroed.
 ///
 /// ```
 /// use ark_bn254::Fr;
@@ -144,6 +146,7 @@ pub fn transform_batch<P: AsMut<[Fr]>>(
     for (polynomial, result) in polynomials.iter_mut().zip(results) {
         let shares = polynomial.par_chunks_mut(SHARE).zip(result.par_chunks(SHARE));
         shares.for_each(|(to, from)| to.iter_mut().zip(from).for_each(|(to, from)| *to = (*from).into()));
+        drop(result);
     }
     Ok(())
 }
@@ -199,11 +202,12 @@ struct DeviceWorker {
     ntt: (u32, Ntt),
     data: Option<Buffer<Limbs>>,
     staging: Option<StagingBuffer<Limbs>>,
+    arrived: Option<HostBuffer<Limbs>>,
 }
 
 impl Task for NttTask {
     type Input = BorrowedElements;
-    type Output = Vec<Limbs>;
+    type Output = Secrets<Limbs>;
     type State = Worker;
 
     fn name(&self) -> &str {
@@ -225,7 +229,7 @@ impl Task for NttTask {
 
     fn can_use(&self, device: &Device) -> bool {
         // Arkworks computes on this machine only.
-        device.describe().api != Api::Cpu || device.describe().is_local_processor()
+        !device.describe().is_remote_processor()
     }
 
     fn prepare(&self, device: &Device) -> Result<Worker> {
@@ -238,6 +242,7 @@ impl Task for NttTask {
             ntt: (self.log_largest, Ntt::new(device, self.log_largest)?),
             data: None,
             staging: None,
+            arrived: None,
         })))
     }
 
@@ -263,15 +268,17 @@ impl Task for NttTask {
         &self,
         state: &'s mut Worker,
         chunk: &Chunk<'_, BorrowedElements>,
-        results: &mut Results<'s, Vec<Limbs>>,
+        results: &mut Results<'s, Secrets<Limbs>>,
     ) -> Result<()> {
         while let Some(claimed) = chunk.claim(results, 1) {
             for index in claimed {
                 results.push(match state {
                     Worker::Processor => {
-                        let mut elements = chunk.read(|items| items[index].elements().to_vec())?;
+                        let elements = chunk.read(|items| items[index].elements().to_vec())?;
+                        let mut elements = Secrets::from(elements);
                         on_processor(self.transform, &mut elements);
-                        elements.into_par_iter().with_min_len(SHARE).map(Limbs::from).collect()
+                        let limbs = elements.par_iter().with_min_len(SHARE).map(|it| Limbs::from(*it));
+                        limbs.collect::<Vec<_>>().into()
                     }
                     Worker::Device(worker) => worker.run(self.transform, chunk, index)?,
                 });
@@ -300,7 +307,7 @@ impl DeviceWorker {
         transform: Transform,
         chunk: &Chunk<'_, BorrowedElements>,
         index: usize,
-    ) -> Result<Vec<Limbs>> {
+    ) -> Result<Secrets<Limbs>> {
         let len = chunk.read(|items| items[index].len)?;
         if len.ilog2() > self.ntt.0 {
             self.ntt = (len.ilog2(), Ntt::new(&self.device, len.ilog2())?);
@@ -311,7 +318,11 @@ impl DeviceWorker {
         };
         let staging = match self.staging.take() {
             Some(staging) if staging.len() >= len => staging,
-            _ => self.device.staging_buffer(len)?,
+            _ => self.device.staging_buffer(len)?.zeroed_on_release(),
+        };
+        let arrived = match self.arrived.take() {
+            Some(arrived) if arrived.as_slice().len() >= len => arrived,
+            _ => self.device.host_buffer(len, Direction::Download)?.zeroed_on_release(),
         };
         let own = data.slice(..len)?;
         // The caller's memory is read piece by piece, and never while waiting for the device.
@@ -331,16 +342,23 @@ impl DeviceWorker {
             Transform::CosetNtt(shift) => ntt.coset_ntt(stream, &own, shift)?,
             Transform::CosetIntt(shift) => ntt.coset_intt(stream, &own, shift)?,
         }
-        let download = stream.download(&own)?;
-        self.staging = Some(upload.wait()?);
-        let elements = download.wait()?;
-        self.data = Some(data);
-        reduced(self.device.id(), elements)
+        let download = stream.download_host(&own, arrived)?;
+        stream.zero(&own)?;
+        stream.flush()?;
+        let mut staging = upload.wait()?;
+        // The device computes meanwhile.
+        staging.pieces_mut().for_each(zero_elements);
+        self.staging = Some(staging);
+        let mut arrived = download.wait()?;
+        let elements = arrived.as_slice()[..len].par_iter().with_min_len(SHARE).copied().collect::<Vec<_>>();
+        zero_elements(&mut arrived.as_mut_slice()[..len]);
+        (self.data, self.arrived) = (Some(data), Some(arrived));
+        reduced(self.device.id(), elements.into())
     }
 }
 
 /// Fails if an element is not less than the modulus: arkworks relies on it.
-fn reduced(device: &DeviceId, elements: Vec<Limbs>) -> Result<Vec<Limbs>> {
+fn reduced(device: &DeviceId, elements: Secrets<Limbs>) -> Result<Secrets<Limbs>> {
     match elements.par_iter().with_min_len(SHARE).all(Limbs::is_reduced_fr) {
         true => Ok(elements),
         false => Err(Error::BadResult {

@@ -10,7 +10,7 @@ use evener_schedule::Pool;
 use rayon::prelude::*;
 
 use super::*;
-use crate::field::test::{devices, edge_values, noise};
+use crate::field::test::{assert_not_in_reused_memory, devices, edge_values, noise};
 
 /// The transforms of a device: one for the processor, and one per emitter for others.
 fn transforms(device: &Device, log_capacity: u32) -> Vec<(String, Ntt)> {
@@ -233,6 +233,31 @@ fn check_pool_with_faults(gpu: &Device) {
         check_pool(&pool(&[faulty]), &[6; 6]);
         assert!(faults.operations() > operation, "the GPU was used");
     }
+}
+
+/// Coefficients and values of a polynomial, neither of which stay in memory.
+fn check_secrets(gpu: &Device) {
+    let coefficients = noise::<FrConfig>(1 << 10, 8);
+    let mut transformed = coefficients.clone();
+    let own = pool(std::slice::from_ref(gpu));
+    ntt(&own, &mut transformed).unwrap();
+    drop(own);
+    // Workers that have just ended a run drop their memory a moment later.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_not_in_reused_memory(gpu, &coefficients);
+    assert_not_in_reused_memory(gpu, &transformed);
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn no_element_stays_in_memory_that_is_used_again_with_vulkan() {
+    check_secrets(&devices(Api::Vulkan)[0]);
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn no_element_stays_in_memory_that_is_used_again_with_card() {
+    check_secrets(&devices(Api::Cuda)[0]);
 }
 
 #[test]

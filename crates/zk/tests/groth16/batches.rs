@@ -1,6 +1,7 @@
 //! Batches over a pool: order, errors of single witnesses, and devices that are wrong.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -10,16 +11,18 @@ use std::{
 
 use ark_bn254::{Fr, G1Affine};
 use ark_ec::{AffineRepr, CurveGroup};
-use evener_device::{Device, DeviceId, Result as DeviceResult};
-use evener_schedule::{Resident, RunError};
+use evener_device::{
+    Device, DeviceId, Result as DeviceResult,
+    testing::{Fault, Faults, InjectedError},
+};
+use evener_schedule::{Cancel, Resident, RunError};
 use evener_zk::{
     Error, Result,
     groth16::{
-        CpuEngine, Engines, Part, PartSum, Proof, ProofMaker, Prover, ProvingKey, SharedProof, Squares,
-        Witness, Worker,
+        CpuEngine, Engines, Part, PartSum, Proof, ProofMaker, Proved, Prover, ProvingKey, Secrets,
+        SharedProof, Squares, Witness, WitnessSource, Worker,
     },
 };
-use zeroize::Zeroizing;
 
 use crate::{key, pool, pool_of, prover, squares, witness};
 
@@ -52,6 +55,75 @@ fn results_are_in_the_order_of_the_witnesses_each_with_its_own_error() {
 }
 
 #[test]
+fn each_proof_is_handed_out_once_and_is_the_one_of_the_batch() {
+    let devices = Device::cpu().split(&[1, 1]).unwrap_or(vec![Device::cpu()]);
+    let prover = Prover::load(&pool_of(&devices), key()).all_devices();
+    let source = |number: u64| match number {
+        2 => WitnessSource::from(Squares::filling(5).witness(Fr::from(number)).unwrap()),
+        4 => WitnessSource::read_by(|| Err(Error::Randomness { detail: "unreadable".into() })),
+        5 => WitnessSource::read_by(|| Squares::filling(5).witness(Fr::from(5))),
+        _ => WitnessSource::read_by(move || squares().witness(Fr::from(number))),
+    };
+    for is_shared in [false, true] {
+        let mut handed_out = BTreeMap::new();
+        let on_proof = |index: usize, result: &Result<Proved>| {
+            assert!(handed_out.insert(index, result.clone()).is_none(), "{index} twice");
+        };
+        let batch = match is_shared {
+            false => prover.prove_each((0..8).map(source), on_proof),
+            true => prover.prove_each_shared((0..8).map(source), on_proof),
+        };
+        let results = batch.unwrap().into_results();
+        assert_eq!((results.len(), handed_out.len()), (8, 8));
+        for (index, result) in results.iter().enumerate() {
+            match (index, result, &handed_out[&index]) {
+                (2 | 5, Err(Error::OtherCircuit { .. }), Err(Error::OtherCircuit { .. })) => {}
+                (4, Err(Error::Randomness { .. }), Err(Error::Randomness { .. })) => {}
+                (0 | 1 | 3 | 6 | 7, Ok(one), Ok(other)) => assert_eq!(one, other),
+                wrong => panic!("{wrong:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_cancelled_batch_has_handed_out_what_was_finished() {
+    let cancel = Cancel::new();
+    let prover = prover(key()).cancel(&cancel);
+    let read = Arc::new(AtomicU64::new(0));
+    let source = |number: u64| {
+        let (cancel, read) = (cancel.clone(), read.clone());
+        WitnessSource::read_by(move || {
+            read.fetch_add(1, Relaxed);
+            if number == 3 {
+                cancel.cancel();
+                // The scheduler looks at the token every ten milliseconds.
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            squares().witness(Fr::from(number))
+        })
+    };
+    let mut finished = Vec::new();
+    let result = prover.prove_each((0..1000).map(source), |index, result| {
+        assert!(result.is_ok());
+        finished.push(index);
+    });
+    assert!(matches!(result, Err(Error::Run(RunError::Cancelled { .. }))), "{result:?}");
+    assert!(finished.starts_with(&[0, 1, 2]), "{finished:?}");
+    assert!(read.load(Relaxed) < 20, "witnesses are read when they are needed: {read:?}");
+}
+
+#[test]
+fn a_panic_of_the_receiver_of_proofs_continues_in_the_caller() {
+    let prover = prover(key());
+    let proved = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        prover.prove_each([witness(), witness()], |_, _| panic!("full"))
+    }));
+    assert!(proved.is_err());
+    assert!(prover.prove(witness()).is_ok());
+}
+
+#[test]
 fn an_empty_batch_uses_no_device() {
     let batch = prover(key()).prove_batch(Vec::new()).unwrap();
     assert!(batch.results().is_empty() && batch.report().is_none());
@@ -64,6 +136,14 @@ fn two_proofs_of_one_witness_have_nothing_in_common() {
     assert_eq!(one.public, two.public);
     let (one, two) = (one.proof, two.proof);
     assert!(one.a != two.a && one.b != two.b && one.c != two.c);
+}
+
+#[test]
+fn injected_faults_do_not_reach_proofs_on_the_processor() {
+    let (device, faults) = Faults::wrap(&Device::cpu());
+    faults.at_next(Fault::Fail(InjectedError::Lost));
+    assert!(Prover::load(&pool_of(&[device]), key()).prove(witness()).is_ok());
+    assert_eq!(faults.operations(), 0);
 }
 
 #[test]
@@ -91,11 +171,7 @@ impl ProofMaker for Maker {
         Ok(proof.map(|proof| Proof { c: (proof.c + G1Affine::generator()).into_affine(), ..proof }))
     }
 
-    fn make_quotient(
-        &mut self,
-        key: &ProvingKey,
-        proof: &SharedProof,
-    ) -> DeviceResult<Result<Zeroizing<Vec<Fr>>>> {
+    fn make_quotient(&mut self, key: &ProvingKey, proof: &SharedProof) -> DeviceResult<Result<Secrets<Fr>>> {
         self.worker.make_quotient(key, proof)
     }
 

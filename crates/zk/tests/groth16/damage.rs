@@ -53,13 +53,11 @@ fn damage() -> impl Strategy<Value = Damage> {
 /// Fails unless an error is about this file and one of its parts.
 fn names_a_part(error: &Error, file: &str) {
     match error {
-        Error::Format { file: named, part, detail } => {
+        Error::Format { file: named, part, detail } | Error::InvalidValue { file: named, part, detail } => {
             assert_eq!(named, file);
             assert!(!part.is_empty() && !detail.is_empty(), "{error}");
         }
         Error::UnsafeKey { file: named } => assert_eq!(named, file),
-        // The constant 1 of a witness.
-        Error::OtherCircuit { .. } => {}
         other => panic!("{other}"),
     }
 }
@@ -104,7 +102,7 @@ proptest! {
             Ok(read) if read == r1cs() => {}
             // C is not in the key, so changes there are seen by the witness.
             Ok(read) => match key().with_r1cs(&read) {
-                Err(error) => assert!(matches!(error, Error::OtherCircuit { .. }), "{}", error),
+                Err(error) => assert!(matches!(error, Error::OtherConstraints { .. }), "{}", error),
                 Ok(key) => assert!(matches!(prover(key).prove(witness()), Err(Error::Unsatisfied { .. }))),
             },
         }
@@ -185,6 +183,24 @@ fn errors_of_a_zkey_say_which_part_is_wrong_and_how() {
     assert_eq!(coefficient, "k: section 4 (coefficients): coefficient 0 is of signal 10, and there are 10");
     let domain = zkey_error(|it| it[at(2) + 80] = 15);
     assert!(domain.contains("a domain of 15 elements: it must be a power of two"), "{domain}");
+}
+
+/// A set-up allocates memory for each wire, so a file of two kilobytes must not announce billions of them.
+#[test]
+fn constraints_have_as_many_wires_as_the_file_has_labels() {
+    let wires = section(R1CS, 1) + 4 + 32;
+    for count in [9, 11, u32::MAX] {
+        let mut bytes = R1CS.to_vec();
+        bytes[wires..wires + 4].copy_from_slice(&count.to_le_bytes());
+        let error = R1cs::from_r1cs("c", &bytes).unwrap_err().to_string();
+        let labels = "c: section 3 (wire labels): has 80 bytes";
+        assert_eq!(error, format!("{labels}, and {count} elements of 8 bytes are expected"));
+    }
+    // Without its last section, the file ends before the labels.
+    let mut bytes = R1CS[..section(R1CS, 3) - 12].to_vec();
+    bytes[8] = 2;
+    let error = R1cs::from_r1cs("c", &bytes).unwrap_err().to_string();
+    assert_eq!(error, "c: section 3 (wire labels): is missing");
 }
 
 /// A reader that looks at every section for each one would take hours.

@@ -21,10 +21,10 @@ use evener_schedule::Resident;
 use evener_zk::{
     Result,
     groth16::{
-        CpuBases, CpuEngine, Engine, Engines, Evaluations, ProofMaker, ProvingKey, Reduction, Witness, Worker,
+        CpuBases, CpuEngine, Engine, Engines, Evaluations, ProofMaker, ProvingKey, Reduction, Secrets,
+        Witness, Worker,
     },
 };
-use zeroize::Zeroizing;
 
 /// This processor under another name.
 #[derive(Debug)]
@@ -203,7 +203,7 @@ impl Engine for FaultyEngine {
     type G1Bases = CpuBases<G1Affine>;
     type G2Bases = CpuBases<G2Affine>;
     type Constraints = ();
-    type Scalars = Zeroizing<Vec<BigInt<4>>>;
+    type Scalars = Secrets<BigInt<4>>;
     type Values = Evaluations;
     type G1Sum = G1Projective;
     type G2Sum = G2Projective;
@@ -253,6 +253,11 @@ impl Engine for FaultyEngine {
         Ok(values)
     }
 
+    fn check(&mut self, key: &ProvingKey, witness: &Witness) -> DeviceResult<Result<()>> {
+        self.operation("checking the witness")?;
+        self.under.check(key, witness)
+    }
+
     fn quotient(
         &mut self,
         constraints: &(),
@@ -268,7 +273,7 @@ impl Engine for FaultyEngine {
         Ok(scalars)
     }
 
-    fn read_scalars(&mut self, scalars: &Self::Scalars) -> DeviceResult<Zeroizing<Vec<Fr>>> {
+    fn read_scalars(&mut self, scalars: &Self::Scalars) -> DeviceResult<Secrets<Fr>> {
         let is_wrong = self.operation("reading scalars")?;
         let mut read = self.under.read_scalars(scalars)?;
         if is_wrong {

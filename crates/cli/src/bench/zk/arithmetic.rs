@@ -16,11 +16,11 @@ use evener_zk::{
 use rayon::prelude::*;
 
 use super::{
-    Bench, is_gpu,
+    Bench,
     section::{Row, Section},
     timing::{median_of, timed},
 };
-use crate::output::format_time;
+use crate::{options::is_gpu, output::format_time};
 
 /// 32-bit multiplies in a product: two rows of eight words for each word, with both halves of each result.
 const MULTIPLIES_PER_PRODUCT: f64 = 2.0 * 2.0 * 64.0 + 8.0;

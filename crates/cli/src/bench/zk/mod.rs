@@ -23,7 +23,8 @@ use self::{
 };
 use crate::{
     UsageError,
-    options::log_devices,
+    machines::{HostsOption, LateNodes, Machines},
+    options::{is_gpu, log_devices},
     output::{write_json, write_out},
     progress::ProgressLine,
     verbosity::Verbosity,
@@ -32,9 +33,9 @@ use crate::{
 /// Measure Groth16 proofs and their arithmetic on each device
 ///
 /// Measures field products, multi-scalar multiplications (MSM), number-theoretic transforms (NTT) and proofs on each device
-/// alone, beside arkworks on all cores, and beside snarkrs if there is one. Every result is compared with arkworks', and every
-/// proof is verified. Times are medians, with all data on the device and all kernels compiled; of a measurement that takes
-/// long, at least 3 rounds count.
+/// alone, beside arkworks on all cores, and, if it is installed, beside snarkrs, another Groth16 prover for the same files
+/// (`cargo install snarkrs`). Every result is compared with arkworks', and every proof is verified. Times are medians, with
+/// all data on the device and all kernels compiled; of a measurement that takes long, at least 3 rounds count.
 ///
 /// A ceiling is what a device's own measured rate allows: of products, its 32-bit multiplies; of MSM and NTT, its products.
 ///
@@ -49,6 +50,9 @@ pub(crate) struct Arguments {
     /// --devices cuda:0 --devices vulkan:0. The default is all devices but software devices.
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     devices: Vec<String>,
+
+    #[command(flatten)]
+    hosts: HostsOption,
 
     /// Measure only these parts
     #[arg(long, value_name = "PART", value_delimiter = ',')]
@@ -74,7 +78,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", conflicts_with_all = ["only", "msm_log", "ntt_log", "snarkrs"], value_parser = clap::value_parser!(u32).range(1..))]
     batch: Option<u32>,
 
-    /// Compare with this executable of snarkrs, another prover [default: snarkrs in PATH, if there is one]
+    /// Compare with this executable of snarkrs, another Groth16 prover [default: snarkrs in PATH, if there is one]
     #[arg(long, value_name = "FILE")]
     snarkrs: Option<PathBuf>,
 
@@ -148,11 +152,6 @@ impl Sizes {
     }
 }
 
-/// Whether a device runs kernels, in hardware or in software.
-fn is_gpu(device: &Device) -> bool {
-    device.describe().kind != DeviceKind::Cpu
-}
-
 /// The machine, in the JSON output.
 #[derive(Debug, Serialize)]
 struct Machine {
@@ -172,7 +171,7 @@ struct MeasuredDevice {
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments, verbosity: Verbosity) -> Result<()> {
-    let devices = select(&arguments.devices)?;
+    let devices = select(&arguments.hosts, &arguments.devices)?;
     let sizes = Sizes::new(arguments, &devices);
     let progress = ProgressLine::new(arguments.json || verbosity.is_quiet());
     if let Some(count) = arguments.batch {
@@ -205,8 +204,10 @@ pub(crate) fn run(arguments: &Arguments, verbosity: Verbosity) -> Result<()> {
 }
 
 /// Selects the devices of each list. Two lists may name the same hardware.
-fn select(lists: &[String]) -> Result<Vec<Device>> {
-    let inventory = Inventory::discover();
+fn select(hosts: &HostsOption, lists: &[String]) -> Result<Vec<Device>> {
+    let selections: Vec<&str> = lists.iter().map(String::as_str).collect();
+    let found = Machines::find(Inventory::discover(), hosts, &selections, LateNodes::Refused)?;
+    let inventory = found.all_there()?;
     let mut devices: Vec<Device> = Vec::new();
     match lists {
         [] => devices = inventory.select_or_default(None)?,

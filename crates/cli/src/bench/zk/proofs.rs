@@ -10,12 +10,14 @@ use evener_zk::groth16::{GpuEngine, Proof, Prover, ProvingKey, Split, Witness, W
 use super::{
     Bench, Part,
     circuit::{ArkProver, Circuit, pool, proof_secrets},
-    is_gpu,
     section::{Operation, Row, Section},
     snarkrs::Files,
     timing::{median, median_of, timed},
 };
-use crate::output::{format_count, format_time};
+use crate::{
+    options::is_gpu,
+    output::{format_count, format_time},
+};
 
 /// Shared proofs before the measured ones.
 const SHARED_WARM_UPS: usize = 20;

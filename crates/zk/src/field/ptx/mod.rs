@@ -167,13 +167,11 @@ pub(super) fn write_functions(text: &mut String, field: &FieldDescription) -> fm
     let limb = |element: &str, index: usize| format!("{element}.l[{index}]");
     let input = |index: usize| limb(["a", "b"][index / LIMBS], index % LIMBS);
     let (prefix, kind) = (field.prefix, field.type_name);
+    text.push_str("#ifndef ZK_PTX_INLINE\n#define ZK_PTX_INLINE __forceinline__\n#endif\n");
     for (name, arguments, code) in functions(field) {
+        let inline = if matches!(name, "mul" | "sqr") { "ZK_PTX_INLINE" } else { "__forceinline__" };
         let arguments: Vec<String> = arguments.iter().map(|name| format!("const {kind} {name}")).collect();
-        writeln!(
-            text,
-            "static __device__ __forceinline__ {kind} {prefix}_{name}({}) {{",
-            arguments.join(", ")
-        )?;
+        writeln!(text, "static __device__ {inline} {kind} {prefix}_{name}({}) {{", arguments.join(", "))?;
         writeln!(text, "    {kind} r;")?;
         text.push_str(&code.inline_assembly(|index| limb("r", index), input)?);
         text.push_str("    return r;\n}\n");

@@ -10,25 +10,29 @@ use std::{ops::Range, sync::Arc, thread};
 
 use ark_bn254::{Fr, G1Affine, G1Projective, G2Affine, G2Projective};
 use evener_device::{
-    Buffer, Device, Direction, Error as DeviceError, HostBuffer, Result as DeviceResult, Stream, Transfer,
+    Buffer, Device, Direction, Download, Error as DeviceError, Event, HostBuffer, Result as DeviceResult,
+    Stream, Transfer,
 };
 use rayon::prelude::*;
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroize;
 
 pub use self::constraints::GpuConstraints;
 use self::constraints::Sides;
-use super::{Engine, ProvingKey, Queries, Reduction, Witness};
+use super::{Engine, ProvingKey, Queries, Reduction, Secrets, Witness};
 use crate::{
     curve::{AffineG1, AffineG2},
     error::Result,
     field::Limbs,
-    msm::{MsmBases, MsmGroup, MsmKernels, MsmOptions, MsmWorkspace, PendingMsm, grown},
+    msm::{MsmBases, MsmGroup, MsmKernels, MsmOptions, MsmWorkspace, PendingMsm, grown, zero_elements},
 };
 
 /// Scalars that are copied to the device at once: one piece is copied while the next is written.
 const PIECE: usize = 1 << 16;
 /// Scalars that a thread of the host copies or zeroes at once.
 const SHARE: usize = 1 << 12;
+/// Up to this many scalars, the calling thread copies and zeroes them itself: to wake others takes about as long, and in a
+/// batch they prove on the processor.
+const MAX_INLINE: usize = PIECE;
 /// The scalars of a multiplication begin at a multiple of this: slices that begin at multiples of 2 KiB can be bound on
 /// every device.
 const SCALAR_ALIGNMENT: usize = 64;
@@ -48,6 +52,8 @@ pub struct GpuEngine {
     points: PointMemory,
     /// The number of constraints that do not hold, and the first of them.
     failed: Buffer<u32>,
+    /// The same on its way to the host, until the last evaluation is checked.
+    unchecked: Option<Download<u32>>,
     /// Pinned memory, zeroed while it is here.
     staging: Vec<HostBuffer<Limbs>>,
     uploads: Vec<Transfer<Limbs>>,
@@ -113,13 +119,12 @@ impl<P: MsmGroup> GpuBases<P> {
 
     fn begin(
         &self,
-        from: &mut Stream,
         workspace: &mut MsmWorkspace,
         range: Range<usize>,
-        scalars: &Buffer<Limbs>,
+        scalars: &GpuScalars,
     ) -> DeviceResult<PendingMsm<P>> {
-        let scalars = scalars.slice(self.first..self.first + self.bases.len())?;
-        workspace.stream().wait_event(&from.record_event()?)?;
+        workspace.stream().wait_event(&scalars.ready)?;
+        let scalars = scalars.buffer.slice(self.first..self.first + self.bases.len())?;
         // The infinite points belong to the first point's range.
         let start = if range.start == 0 { 0 } else { range.start + self.padding };
         self.bases.queue_device_range(workspace, start..range.end + self.padding, &scalars)
@@ -140,6 +145,7 @@ impl GpuEngine {
             memory: Memory::default(),
             points: PointMemory { limit, ..PointMemory::default() },
             failed: device.buffer(2)?,
+            unchecked: None,
             staging: Vec::new(),
             uploads: Vec::new(),
             device: device.clone(),
@@ -165,10 +171,18 @@ impl GpuEngine {
         for (index, piece) in scalars.chunks(PIECE).enumerate() {
             let mut host = match self.staging.pop() {
                 Some(host) => host,
-                None => self.device.host_buffer(PIECE, Direction::Upload)?,
+                None => self.device.host_buffer(PIECE, Direction::Upload)?.zeroed_on_release(),
             };
-            let shares = host.as_mut_slice().par_chunks_mut(SHARE).zip(piece.par_chunks(SHARE));
-            shares.for_each(|(to, from)| to.iter_mut().zip(from).for_each(|(to, from)| *to = (*from).into()));
+            let write = |(to, from): (&mut [Limbs], &[Fr])| {
+                to.iter_mut().zip(from).for_each(|(to, from)| *to = (*from).into());
+            };
+            match scalars.len() <= MAX_INLINE {
+                true => write((host.as_mut_slice(), piece)),
+                false => {
+                    let shares = host.as_mut_slice().par_chunks_mut(SHARE).zip(piece.par_chunks(SHARE));
+                    shares.for_each(write);
+                }
+            }
             let to = to.slice(index * PIECE..)?;
             self.uploads.push(self.stream.upload_host_prefix(host, piece.len(), &to)?);
             self.stream.flush()?;
@@ -179,13 +193,17 @@ impl GpuEngine {
     /// Waits for uploads and zeroes their pinned memory. After an error, it zeroes that of the other uploads.
     fn zero_staging(&mut self) -> DeviceResult<()> {
         let mut zeroed = Ok(());
+        let is_inline = self.uploads.len() * PIECE <= MAX_INLINE;
         for upload in self.uploads.drain(..) {
             match upload.wait() {
                 Ok(mut host) => {
-                    zero(host.as_mut_slice());
+                    match is_inline {
+                        true => bytemuck::cast_slice_mut::<Limbs, u64>(host.as_mut_slice()).zeroize(),
+                        false => zero_elements(host.as_mut_slice()),
+                    }
                     self.staging.push(host);
                 }
-                // The device may still read the memory, so it cannot be zeroed.
+                // The device may still read the memory. It is zeroed when the device has released it.
                 Err(error) => zeroed = zeroed.and(Err(error)),
             }
         }
@@ -193,17 +211,11 @@ impl GpuEngine {
     }
 }
 
-/// Zeroes elements in host memory, in the threads of the current rayon pool.
-fn zero(elements: &mut [Limbs]) {
-    let words: &mut [u64] = bytemuck::cast_slice_mut(elements);
-    words.par_chunks_mut(4 * SHARE).for_each(|share| share.zeroize());
-}
-
 impl Engine for GpuEngine {
     type G1Bases = GpuBases<G1Projective>;
     type G2Bases = GpuBases<G2Projective>;
     type Constraints = GpuConstraints;
-    type Scalars = Buffer<Limbs>;
+    type Scalars = GpuScalars;
     type Values = GpuValues;
     type G1Sum = PendingMsm<G1Projective>;
     type G2Sum = PendingMsm<G2Projective>;
@@ -242,39 +254,46 @@ impl Engine for GpuEngine {
         Ok(bases)
     }
 
-    fn load_scalars(&mut self, scalars: &[Fr]) -> DeviceResult<Buffer<Limbs>> {
+    fn load_scalars(&mut self, scalars: &[Fr]) -> DeviceResult<GpuScalars> {
         let to = grown(&mut self.memory.wires, &self.device, &mut self.stream, scalars.len())?;
         self.upload(scalars, &to)?;
-        Ok(to)
+        Ok(GpuScalars { buffer: to, ready: self.stream.record_event()? })
     }
 
     fn evaluate(
         &mut self,
         constraints: &GpuConstraints,
-        key: &ProvingKey,
-        witness: &Witness,
-        wires: &Buffer<Limbs>,
+        _: &ProvingKey,
+        _: &Witness,
+        wires: &GpuScalars,
     ) -> DeviceResult<Result<GpuValues>> {
         let [a, b, c] = &mut self.memory.sides;
         let mut side = |side| grown(side, &self.device, &mut self.stream, constraints.domain());
         let sides = Sides { a: side(a)?, b: side(b)?, c: side(c)? };
         let scratch = grown(&mut self.memory.scratch, &self.device, &mut self.stream, constraints.scratch())?;
-        constraints.evaluate(&mut self.stream, wires, &scratch, &self.failed, &sides)?;
-        if constraints.can_check() {
-            let failed = self.stream.download(&self.failed)?.wait()?;
-            if failed.first() != Some(&0) {
-                // The host decides whether the witness is wrong or the device.
-                return match key.evaluate(witness) {
-                    Err(error) => Ok(Err(error)),
-                    Ok(_) => Err(DeviceError::BadResult {
-                        device: self.device.id().clone(),
-                        operation: "evaluating the constraints".into(),
-                        detail: format!("{failed:?} do not hold, and on the host all do"),
-                    }),
-                };
-            }
-        }
+        constraints.evaluate(&mut self.stream, &wires.buffer, &scratch, &self.failed, &sides)?;
+        self.unchecked = match constraints.can_check() {
+            true => Some(self.stream.download(&self.failed)?),
+            false => None,
+        };
         Ok(Ok(GpuValues(sides)))
+    }
+
+    fn check(&mut self, key: &ProvingKey, witness: &Witness) -> DeviceResult<Result<()>> {
+        let Some(failed) = self.unchecked.take() else { return Ok(Ok(())) };
+        let failed = failed.wait()?;
+        if failed.first() == Some(&0) {
+            return Ok(Ok(()));
+        }
+        // The host decides whether the witness is wrong or the device.
+        match key.evaluate(witness) {
+            Err(error) => Ok(Err(error)),
+            Ok(_) => Err(DeviceError::BadResult {
+                device: self.device.id().clone(),
+                operation: "evaluating the constraints".into(),
+                detail: format!("{failed:?} do not hold, and on the host all do"),
+            }),
+        }
     }
 
     fn quotient(
@@ -282,21 +301,20 @@ impl Engine for GpuEngine {
         constraints: &GpuConstraints,
         values: GpuValues,
         _: Reduction,
-    ) -> DeviceResult<Buffer<Limbs>> {
+    ) -> DeviceResult<GpuScalars> {
         constraints.quotient(&mut self.stream, &values.0)?;
-        self.stream.flush()?;
-        Ok(values.0.a)
+        Ok(GpuScalars { buffer: values.0.a, ready: self.stream.record_event()? })
     }
 
-    fn read_scalars(&mut self, scalars: &Buffer<Limbs>) -> DeviceResult<Zeroizing<Vec<Fr>>> {
-        let host = self.device.host_buffer(scalars.len(), Direction::Download)?;
-        let mut host = self.stream.download_host(scalars, host)?.wait()?;
+    fn read_scalars(&mut self, scalars: &GpuScalars) -> DeviceResult<Secrets<Fr>> {
+        let host = self.device.host_buffer(scalars.buffer.len(), Direction::Download)?.zeroed_on_release();
+        let mut host = self.stream.download_host(&scalars.buffer, host)?.wait()?;
         let are_reduced = host.as_slice().par_iter().with_min_len(SHARE).all(|limbs| limbs.is_reduced_fr());
         let read = are_reduced.then(|| {
             let elements = host.as_slice().par_iter().with_min_len(SHARE).map(|limbs| Fr::from(*limbs));
-            Zeroizing::new(elements.collect())
+            Secrets::from(elements.collect::<Vec<Fr>>())
         });
-        zero(host.as_mut_slice());
+        zero_elements(host.as_mut_slice());
         read.ok_or_else(|| DeviceError::BadResult {
             device: self.device.id().clone(),
             operation: "reading scalars".into(),
@@ -308,18 +326,18 @@ impl Engine for GpuEngine {
         &mut self,
         points: &Self::G1Bases,
         range: Range<usize>,
-        scalars: &Buffer<Limbs>,
+        scalars: &GpuScalars,
     ) -> DeviceResult<PendingMsm<G1Projective>> {
-        points.begin(&mut self.stream, &mut self.g1, range, scalars)
+        points.begin(&mut self.g1, range, scalars)
     }
 
     fn begin_g2(
         &mut self,
         points: &Self::G2Bases,
         range: Range<usize>,
-        scalars: &Buffer<Limbs>,
+        scalars: &GpuScalars,
     ) -> DeviceResult<PendingMsm<G2Projective>> {
-        points.begin(&mut self.stream, &mut self.g2, range, scalars)
+        points.begin(&mut self.g2, range, scalars)
     }
 
     fn finish_g1(&mut self, sum: PendingMsm<G1Projective>) -> DeviceResult<G1Projective> {
@@ -338,6 +356,7 @@ impl Engine for GpuEngine {
     }
 
     fn erase(&mut self) -> DeviceResult<()> {
+        self.unchecked = None;
         for workspace in [&mut self.g1, &mut self.g2] {
             // Sums that were not waited for, after an error, still read the scalars.
             self.stream.wait_event(&workspace.stream().record_event()?)?;
@@ -351,6 +370,14 @@ impl Engine for GpuEngine {
         self.stream.flush()?;
         self.zero_staging()
     }
+}
+
+/// Secret scalars, in the engine's memory. No other crate can read them.
+#[derive(Debug)]
+pub struct GpuScalars {
+    buffer: Buffer<Limbs>,
+    /// When they are there: sums over the wires do not wait for the evaluation of the constraints.
+    ready: Event,
 }
 
 /// The values of A, B and their product on the domain, in the engine's memory.
@@ -382,6 +409,13 @@ mod test {
             }
             let mut staged = self.staging.iter().flat_map(|host| host.as_slice());
             is_zero &= self.uploads.is_empty() && staged.all(|limbs| *limbs == Limbs::default());
+            // Memory of copies that failed is reused by the next ones.
+            for direction in [Direction::Upload, Direction::Download] {
+                let reused: Vec<HostBuffer<Limbs>> =
+                    (0..4).map(|_| self.device.host_buffer(PIECE, direction).unwrap()).collect();
+                let mut reused = reused.iter().flat_map(|host| host.as_slice());
+                is_zero &= reused.all(|limbs| *limbs == Limbs::default());
+            }
             is_zero && self.g1.is_erased().unwrap() && self.g2.is_erased().unwrap()
         }
     }

@@ -25,8 +25,7 @@ use std::{
 
 use ark_bn254::Fr;
 use evener_device::DeviceId;
-use evener_schedule::{Cancel, Job, Pool, Resident, Settings, Strategy};
-use zeroize::Zeroizing;
+use evener_schedule::{Cancel, Job, Pool, Resident, RunTotals, Strategy};
 
 pub(super) use self::choose::{Chooser, Way};
 pub use self::{
@@ -42,7 +41,7 @@ use self::{
     task::{ChunkResult, Item, PieceTask},
 };
 use super::{
-    CpuEngine, Engines, Proof, ProofMaker, Proved, ProvingKey, Witness, Worker,
+    CpuEngine, Engines, Proof, ProofMaker, Proved, ProvingKey, Secrets, Witness, Worker,
     key_cache::KeyCache,
     prove::{Blinds, Sums},
     randomness::Blinding,
@@ -62,11 +61,24 @@ pub(super) struct SharedProver {
     deadline: Option<Duration>,
 }
 
+/// The totals of the runs of shared proofs.
+#[derive(Debug)]
+pub(super) struct ProofTotals {
+    began: Instant,
+    pub(super) runs: RunTotals,
+}
+
+impl Default for ProofTotals {
+    fn default() -> Self {
+        ProofTotals { began: Instant::now(), runs: RunTotals::default() }
+    }
+}
+
 /// A part of a sum or the quotient, and the device that computed it.
 struct Record {
     device: DeviceId,
     sums: Vec<(Part, PartSum)>,
-    quotient: Option<Arc<Zeroizing<Vec<Fr>>>>,
+    quotient: Option<Arc<Secrets<Fr>>>,
 }
 
 impl SharedProver {
@@ -81,8 +93,7 @@ impl SharedProver {
         let task = PieceTask::new(key.clone(), engines, keys, quarantine.clone());
         // Whether all devices together are faster than one is measured as a whole. A copy of a part of a chunk would make the
         // rest of the chunk useless, because its sum is one: only chunks that may have hung are copied.
-        let settings = Settings { speculative_copies: false, ..Settings::default() };
-        let job = pool.job(&task).settings(settings).all_devices();
+        let job = pool.job(&task).speculative_copies(false).all_devices();
         SharedProver { key, job, task, quarantine, cut: Arc::new(even_ranges), deadline: None }
     }
 
@@ -101,6 +112,16 @@ impl SharedProver {
         SharedProver { deadline: Some(deadline), ..self }
     }
 
+    /// Records traces of the runs.
+    pub(super) fn trace(self) -> Self {
+        SharedProver { job: self.job.trace(), ..self }
+    }
+
+    /// Draws a progress bar for each run that takes longer than a second.
+    pub(super) fn progress_bar(self) -> Self {
+        SharedProver { job: self.job.progress_bar(), ..self }
+    }
+
     /// Cuts the points of each sum in another way. The ranges of a sum contain every point once, in order.
     pub(super) fn cut(self, cut: Arc<Cut>) -> Self {
         SharedProver { cut, ..self }
@@ -111,8 +132,13 @@ impl SharedProver {
         self.quarantine.devices()
     }
 
-    /// Proves a witness, whose length was checked, and verifies the proof.
-    pub(super) fn prove(&self, witness: &Arc<Witness>, blinding: &Blinding) -> Result<Proved> {
+    /// Proves a witness, whose length was checked, and verifies the proof. Adds its runs to `totals`.
+    pub(super) fn prove(
+        &self,
+        witness: &Arc<Witness>,
+        blinding: &Blinding,
+        totals: &mut ProofTotals,
+    ) -> Result<Proved> {
         let deadline = self.deadline.and_then(|deadline| Instant::now().checked_add(deadline));
         let public = witness.values()[1..=self.key.public()].to_vec();
         let proof = SharedProof::new(witness.clone());
@@ -120,12 +146,12 @@ impl SharedProver {
         let end = EndOnDrop(proof.clone());
         let mut of_wires = vec![Piece::Quotient];
         of_wires.extend(pieces(&self.key, &Sum::OF_WIRES, &*self.cut));
-        let mut records = self.run(&proof, of_wires, deadline)?;
+        let mut records = self.run(&proof, of_wires, deadline, totals)?;
         let Some(quotient) = records.iter().find_map(|record| record.quotient.clone()) else {
             return Err(Error::Unprovable);
         };
         proof.set_quotient(quotient);
-        records.extend(self.run(&proof, pieces(&self.key, &[Sum::H], &*self.cut), deadline)?);
+        records.extend(self.run(&proof, pieces(&self.key, &[Sum::H], &*self.cut), deadline, totals)?);
         let mut sums = Sums::default();
         for (part, sum) in records.iter().flat_map(|record| &record.sums) {
             sums.add(part.sum, sum);
@@ -139,7 +165,7 @@ impl SharedProver {
         if let Some(proved) = verified(&sums) {
             return Ok(proved);
         }
-        tracing::warn!("a proof of several devices does not verify: the host computes it again");
+        tracing::debug!("a proof of several devices does not verify: the host computes it again");
         let (wrong, right) = self.audit(&proof, &records)?;
         drop(end);
         for device in wrong {
@@ -155,6 +181,7 @@ impl SharedProver {
         proof: &Arc<SharedProof>,
         pieces: Vec<Piece>,
         deadline: Option<Instant>,
+        totals: &mut ProofTotals,
     ) -> Result<Vec<Record>> {
         let mut records = Vec::new();
         let mut left: Vec<Item> =
@@ -163,6 +190,7 @@ impl SharedProver {
             if left.is_empty() {
                 return Ok(records);
             }
+            let began = totals.began.elapsed();
             let results = match deadline {
                 None => self.job.map(&left)?,
                 Some(deadline) => {
@@ -170,13 +198,20 @@ impl SharedProver {
                     self.job.with_task(&self.task).deadline(rest).map(&left)?
                 }
             };
+            totals.runs.add(results.report(), results.trace(), began);
             let mut again = Vec::new();
             for counted in counted_chunks(results.results()) {
                 match counted {
-                    Counted::Chunk(result) => records.push(Record::new(result)?),
+                    Counted::Chunk(result) => {
+                        let (record, skipped) = Record::new(result)?;
+                        records.push(record);
+                        again.extend(skipped.map(|index| left[index].clone()));
+                    }
                     Counted::Missing(index) => again.push(left[index].clone()),
                 }
             }
+            // An accepted refusal has ended the proof above.
+            proof.drop_refusal();
             left = again;
         }
         if !left.is_empty() {
@@ -234,10 +269,17 @@ impl SharedProver {
 }
 
 impl Record {
-    /// Fails with the witness's error if the device found that the witness does not satisfy the circuit.
-    fn new(result: &ChunkResult) -> Result<Record> {
+    /// Returns what a device computed, and the indices of the pieces whose sums it did not compute, because a device had
+    /// refused the witness. Fails with the witness's error if this device did.
+    fn new(result: &ChunkResult) -> Result<(Record, impl Iterator<Item = usize> + use<>)> {
         let quotient = result.quotient.clone().transpose()?;
-        Ok(Record { device: result.device.clone(), sums: result.sums.clone(), quotient })
+        let (mut skipped, device) = (0..0, result.device.clone());
+        if result.sums.is_none() {
+            // If the chunk has the quotient, that is its first piece.
+            skipped = result.chunk.start as usize..result.chunk.end as usize;
+            skipped.start += usize::from(quotient.is_some());
+        }
+        Ok((Record { device, sums: result.sums.clone().unwrap_or_default(), quotient }, skipped))
     }
 }
 
@@ -272,12 +314,120 @@ fn counted_chunks(results: &[Arc<ChunkResult>]) -> Vec<Counted<'_>> {
 
 #[cfg(test)]
 mod test {
+    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
     use ark_ff::Field;
+    use evener_device::{Device, Result as DeviceResult};
+    use evener_schedule::Settings;
 
     use super::{
         super::{Squares, task::OwnEngines},
         *,
     };
+
+    /// Engines that tell a closure about each quotient, without parts, and about the parts of each sum, before they are added
+    /// up.
+    struct Observed(Arc<Observer>);
+
+    type Observer = dyn Fn(&SharedProof, &[Part]) + Send + Sync;
+
+    struct ObservedMaker(Box<dyn ProofMaker>, Arc<Observer>);
+
+    impl Engines for Observed {
+        fn can_use(&self, device: &Device) -> bool {
+            OwnEngines::default().can_use(device)
+        }
+
+        fn workers(&self, device: &Device) -> usize {
+            OwnEngines::default().workers(device)
+        }
+
+        fn open(
+            &self,
+            device: &Device,
+            key: &Arc<ProvingKey>,
+            resident: &Resident,
+        ) -> DeviceResult<Box<dyn ProofMaker>> {
+            Ok(Box::new(ObservedMaker(OwnEngines::default().open(device, key, resident)?, self.0.clone())))
+        }
+    }
+
+    impl ProofMaker for ObservedMaker {
+        fn make(
+            &mut self,
+            key: &ProvingKey,
+            witness: &Witness,
+            r: &Fr,
+            s: &Fr,
+        ) -> DeviceResult<Result<Proof>> {
+            self.0.make(key, witness, r, s)
+        }
+
+        fn make_quotient(
+            &mut self,
+            key: &ProvingKey,
+            proof: &SharedProof,
+        ) -> DeviceResult<Result<Secrets<Fr>>> {
+            (self.1)(proof, &[]);
+            self.0.make_quotient(key, proof)
+        }
+
+        fn add_up(
+            &mut self,
+            key: &ProvingKey,
+            proof: &SharedProof,
+            parts: &[Part],
+        ) -> DeviceResult<Vec<PartSum>> {
+            (self.1)(proof, parts);
+            self.0.add_up(key, proof, parts)
+        }
+
+        fn erase(&mut self) -> DeviceResult<()> {
+            self.0.erase()
+        }
+    }
+
+    /// Makes a few proofs with engines that call `observer`. Each piece is one point, so that there are many chunks.
+    fn prove_observed(settings: Settings, observer: impl Fn(&SharedProof, &[Part]) + Send + Sync + 'static) {
+        let circuit = Squares::filling(4);
+        let key = Arc::new(ProvingKey::set_up(&circuit.r1cs().unwrap()).unwrap());
+        let pool = Pool::builder().devices([Device::cpu()]).settings(settings).keep_history_at(None);
+        let engines = Arc::new(Observed(Arc::new(observer)));
+        let prover = SharedProver::new(&pool.build().unwrap(), key, engines, Arc::default());
+        let prover = prover.cut(Arc::new(|_, points| (0..points).map(|at| at..at + 1).collect()));
+        for first in 3u64..6 {
+            let witness = Arc::new(circuit.witness(Fr::from(first)).unwrap());
+            // Every proof is verified.
+            prover.prove(&witness, &Blinding::random().unwrap(), &mut ProofTotals::default()).unwrap();
+            assert!(prover.quarantined().is_empty());
+        }
+    }
+
+    #[test]
+    fn sums_that_were_left_out_for_a_refusal_that_does_not_count_are_computed() {
+        // As a device does that has a copy of the quotient's piece, and is wrong, and too late.
+        let refused = AtomicU64::new(u64::MAX);
+        prove_observed(Settings::default(), move |proof, parts| {
+            if parts.is_empty() && refused.swap(proof.id(), SeqCst) != proof.id() {
+                proof.refuse();
+            }
+        });
+    }
+
+    #[test]
+    fn shared_proofs_keep_to_the_settings_of_the_pool() {
+        let points = |settings| {
+            let most = Arc::new(AtomicU64::new(0));
+            let seen = most.clone();
+            prove_observed(settings, move |_, parts| {
+                let points: usize = parts.iter().map(|part| part.range.len()).sum();
+                seen.fetch_max(points as u64, SeqCst);
+            });
+            most.load(SeqCst)
+        };
+        assert_eq!(points(Settings { max_items: Some(1), ..Settings::default() }), 1);
+        assert!(points(Settings::default()) > 1);
+    }
 
     /// A device that computed a second copy of the quotient uses its own scalars, which are right, though the copy that was
     /// accepted is wrong.
@@ -285,8 +435,8 @@ mod test {
     fn a_device_that_uses_its_own_right_quotient_is_not_blamed_for_a_wrong_one() {
         let circuit = Squares::filling(4);
         let key = Arc::new(ProvingKey::set_up(&circuit.r1cs().unwrap()).unwrap());
-        let pool = Pool::new([evener_device::Device::cpu()]).unwrap();
-        let prover = SharedProver::new(&pool, key.clone(), Arc::new(OwnEngines), Arc::default());
+        let pool = Pool::new([Device::cpu()]).unwrap();
+        let prover = SharedProver::new(&pool, key.clone(), Arc::new(OwnEngines::default()), Arc::default());
         let witness = Arc::new(circuit.witness(Fr::from(3)).unwrap());
         let (proof, right) = (SharedProof::new(witness.clone()), SharedProof::new(witness));
         let mut host = prover.host().unwrap();
@@ -335,7 +485,7 @@ mod test {
     fn a_chunk_counts_only_if_all_its_pieces_were_accepted() {
         let result = |chunk: Range<u64>| {
             let device = DeviceId::from("any");
-            Arc::new(ChunkResult { chunk, device, sums: Vec::new(), quotient: None })
+            Arc::new(ChunkResult { chunk, device, sums: Some(Vec::new()), quotient: None })
         };
         let counted = |results: &[Arc<ChunkResult>]| {
             let (mut chunks, mut missing) = (Vec::new(), Vec::new());

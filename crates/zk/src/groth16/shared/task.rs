@@ -5,10 +5,9 @@ use std::{ops::Range, sync::Arc};
 use ark_bn254::{Fr, G1Projective, G2Projective};
 use evener_device::{Device, DeviceId, DeviceKind, Result as DeviceResult};
 use evener_schedule::{Chunk, Resident, Results, Task};
-use zeroize::Zeroizing;
 
 use super::{
-    super::{Engines, ProvingKey, key_cache::KeyCache, prove::Sums},
+    super::{Engines, ProvingKey, Secrets, key_cache::KeyCache, prove::Sums},
     pieces::{Part, Piece, Sum, joined},
     proof::{SharedMaker, SharedProof},
     quarantine::Quarantine,
@@ -62,9 +61,10 @@ pub(super) struct ChunkResult {
     /// The pieces.
     pub(super) chunk: Range<u64>,
     pub(super) device: DeviceId,
-    pub(super) sums: Vec<(Part, PartSum)>,
+    /// The sums; `None` if they were not computed, because the witness was refused.
+    pub(super) sums: Option<Vec<(Part, PartSum)>>,
     /// The scalars of the quotient, or the witness's error, if the quotient is one of the pieces.
-    pub(super) quotient: Option<Result<Arc<Zeroizing<Vec<Fr>>>>>,
+    pub(super) quotient: Option<Result<Arc<Secrets<Fr>>>>,
 }
 
 /// Computes pieces of proofs with one key.
@@ -146,12 +146,8 @@ impl Task for PieceTask {
         // Clones, so that a device that hangs does not hold the memory of the run's caller.
         let items: Vec<Item> = chunk.read(|items| items.to_vec())?;
         let Some(Item { proof, .. }) = items.first() else { return Ok(()) };
-        let mut result = ChunkResult {
-            chunk: chunk.range(),
-            device: state.device.clone(),
-            sums: Vec::new(),
-            quotient: None,
-        };
+        let mut result =
+            ChunkResult { chunk: chunk.range(), device: state.device.clone(), sums: None, quotient: None };
         let parts = joined(items.iter().map(|item| &item.piece));
         let has_quotient = items.iter().any(|item| item.piece == Piece::Quotient);
         if has_quotient || !proof.is_refused() {
@@ -163,9 +159,11 @@ impl Task for PieceTask {
                     }
                     result.quotient = Some(quotient.map(Arc::new));
                 }
-                if !proof.is_refused() && !parts.is_empty() {
+                if parts.is_empty() {
+                    result.sums = Some(Vec::new());
+                } else if !proof.is_refused() {
                     let sums = maker.add_up(&self.key, proof, &parts)?;
-                    result.sums = parts.into_iter().zip(sums).collect();
+                    result.sums = Some(parts.into_iter().zip(sums).collect());
                 }
                 DeviceResult::Ok(())
             })?;

@@ -79,9 +79,8 @@ impl Programs {
         device: &Device,
         emitter: Emitter,
         group: Group,
-        groups_per_unit: Option<u32>,
+        tuning: AccumulateTuning,
     ) -> Result<Programs> {
-        let groups_per_unit = groups_per_unit.unwrap_or(default_groups_per_unit(group));
         let compile = |kernels: Vec<Kernel>| -> Result<Vec<Program>> {
             kernels.iter().map(|kernel| device.compile(kernel)).collect()
         };
@@ -89,7 +88,7 @@ impl Programs {
             let compile = &compile;
             // Kernels with additions take the longest.
             let additions =
-                [accumulate(emitter, group, groups_per_unit), merge(emitter, group), reduce(emitter, group)]
+                [accumulate(emitter, group, tuning), merge(emitter, group), reduce(emitter, group)]
                     .map(|kernel| scope.spawn(move || compile(vec![kernel])));
             let sort = compile(sort(emitter));
             let [accumulate, merge, reduce] = additions.map(|thread| match thread.join() {
@@ -214,8 +213,23 @@ fn sort(emitter: Emitter) -> Vec<Kernel> {
     kernels.map(|kernel| kernel.params::<Params>().workgroup(SORT_GROUP)).into()
 }
 
+/// A kernel has one addition: as a function that is called, it would pass its points through memory.
+const INLINED: &str = "#define ZK_G2_INLINE __forceinline__\n";
+
 /// Returns a kernel over points of a group.
 fn of_group(name: &'static str, emitter: Emitter, group: Group, cuda: &str, wgsl: &str) -> Kernel {
+    of_group_with(INLINED, name, emitter, group, cuda, wgsl)
+}
+
+/// Returns a kernel over points of a group, with macros of its own in CUDA C.
+fn of_group_with(
+    macros: &str,
+    name: &'static str,
+    emitter: Emitter,
+    group: Group,
+    cuda: &str,
+    wgsl: &str,
+) -> Kernel {
     let dialect = emitter.dialect();
     let fields = if group == Group::G1 { Fields::Fq } else { Fields::Fq2 };
     let (params, body) = match dialect {
@@ -226,13 +240,8 @@ fn of_group(name: &'static str, emitter: Emitter, group: Group, cuda: &str, wgsl
         Group::G1 => body.to_owned(),
         Group::G2 => body.replace("G1", "G2").replace("g1_", "g2_"),
     };
-    // A kernel has one addition: as a function that is called, it would pass its points through memory.
-    let inlined = match dialect {
-        Dialect::CudaC => "#define ZK_G2_INLINE __forceinline__\n",
-        Dialect::Wgsl => "",
-    };
     let text = [
-        inlined.to_owned(),
+        if dialect == Dialect::CudaC { macros.to_owned() } else { String::new() },
         definitions(dialect),
         field::source(emitter, fields),
         curve::source(emitter, group),
@@ -260,14 +269,28 @@ fn default_groups_per_unit(group: Group) -> u32 {
     }
 }
 
-fn accumulate(emitter: Emitter, group: Group, groups_per_unit: u32) -> Kernel {
+/// How the kernel that adds points is compiled for CUDA.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct AccumulateTuning {
+    /// Workgroups that a multiprocessor runs at once, instead of the default.
+    pub(super) groups_per_unit: Option<u32>,
+    /// Whether products are functions that are called. The code is then half as long.
+    pub(super) calls_products: bool,
+}
+
+fn accumulate(emitter: Emitter, group: Group, tuning: AccumulateTuning) -> Kernel {
+    let groups_per_unit = tuning.groups_per_unit.unwrap_or(default_groups_per_unit(group));
     // The registers of a thread hold one more point of G1, but not of G2.
     let loads_ahead = u32::from(group == Group::G1);
     let cuda = format!(
         "#define ACCUMULATE_GROUPS {groups_per_unit}\n#define LOADS_AHEAD {loads_ahead}\n{}",
         include_str!("accumulate.cu")
     );
-    of_group("accumulate", emitter, group, &cuda, include_str!("accumulate.wgsl"))
+    let inline = match tuning.calls_products {
+        true => INLINED.to_owned() + "#define ZK_PTX_INLINE __noinline__\n",
+        false => INLINED.to_owned(),
+    };
+    of_group_with(&inline, "accumulate", emitter, group, &cuda, include_str!("accumulate.wgsl"))
         .reads::<Limbs>()
         .reads::<u32>()
         .reads::<[u32; 2]>()
@@ -316,7 +339,12 @@ mod with_nvrtc {
             for card in ["sm_75", "sm_90"] {
                 for group in [Group::G1, Group::G2] {
                     let mut kernels = vec![
-                        accumulate(emitter, group, default_groups_per_unit(group)),
+                        accumulate(emitter, group, AccumulateTuning::default()),
+                        accumulate(
+                            emitter,
+                            group,
+                            AccumulateTuning { calls_products: true, ..AccumulateTuning::default() },
+                        ),
                         merge(emitter, group),
                         reduce(emitter, group),
                         tables(emitter, group),
@@ -327,8 +355,10 @@ mod with_nvrtc {
                     for kernel in kernels {
                         let start = std::time::Instant::now();
                         let compiled = compile_kernel(card, &kernel);
-                        println!("{emitter:?} {group:?} {card} {}: {:?}", kernel.name(), start.elapsed());
-                        assert!(!compiled.unwrap().is_empty());
+                        let (name, took) = (kernel.name(), start.elapsed());
+                        let bytes = compiled.unwrap().len();
+                        println!("{emitter:?} {group:?} {card} {name}: {bytes} bytes in {took:?}");
+                        assert!(bytes > 0);
                     }
                 }
             }
