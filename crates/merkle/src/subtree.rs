@@ -1,12 +1,14 @@
 //! Subtrees on the CPU: complete subtrees of blocks, the incomplete right edge, and the top of a tree.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     hash::{Digest, batch},
     rule::Scheme,
 };
 
 /// How the input bytes become the leaf level of a tree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct LeafFormat {
     pub(crate) scheme: Scheme,
     /// The size of a leaf.

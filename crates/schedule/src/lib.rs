@@ -31,7 +31,7 @@ pub use queue::{
     Handle, Queue, QueueBuilder, QueueDeviceStatistics, QueueError, QueueStatistics, Submission,
     TrySubmitError,
 };
-pub use report::{Calibrated, DeviceReport, LeftOut, Report, Speedup};
+pub use report::{Calibrated, DeviceReport, LeftOut, Report, RunTotals, Speedup};
 pub use run::Settings;
 pub use strategy::Strategy;
 pub use task::{

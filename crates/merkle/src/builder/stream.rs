@@ -2,7 +2,7 @@
 
 use std::{io::Read, thread, time::Instant};
 
-use super::{Builder, Built, block_height, block_roots, blocks::read_bytes, totals::RunTotals};
+use super::{Builder, Built, block_height, block_roots, blocks::read_bytes, totals::BuildTotals};
 use crate::{
     error::{Error, Result},
     hash::Digest,
@@ -23,7 +23,7 @@ impl Builder {
             peaks: Peaks::default(),
             pending_lines: Vec::new(),
             height: 0,
-            totals: RunTotals::default(),
+            totals: BuildTotals::default(),
             began: Instant::now(),
             has_failed: false,
         }
@@ -77,7 +77,7 @@ pub struct RootStream<'b> {
     pending_lines: Vec<Digest>,
     /// The minimum block height, which is that of the largest piece so far.
     height: u32,
-    totals: RunTotals,
+    totals: BuildTotals,
     began: Instant,
     /// Whether an earlier push has failed, so that there is no root.
     has_failed: bool,

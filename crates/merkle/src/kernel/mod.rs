@@ -6,7 +6,7 @@
 //! blocks for all others.
 
 use bytemuck::{Pod, Zeroable};
-use evener_device::{BoxError, Features, Kernel, Launch};
+use evener_device::{BoxError, Features, Kernel, Launch, kernel_fn};
 use rayon::prelude::*;
 
 use crate::{
@@ -51,6 +51,18 @@ pub(crate) fn is_supported(format: &LeafFormat) -> bool {
     format.prehashed || format.scheme.hash() != Hash::Blake3 || message <= BLAKE3_CHUNK
 }
 
+kernel_fn! {
+    /// Returns the kernel with its Rust body only, which checks all bounds. A worker on another machine makes the same.
+    fn rust_merkle(format: LeafFormat) -> Kernel {
+        Kernel::new("merkle")
+            .reads::<u32>()
+            .writes::<u32>()
+            .params::<TreeParams>()
+            .workgroup(1 << LOG_THREADS)
+            .rust(move |launch| run_on_cpu(format, launch))
+    }
+}
+
 /// Returns the kernel that reduces blocks.
 ///
 /// # Safety
@@ -59,12 +71,7 @@ pub(crate) fn is_supported(format: &LeafFormat) -> bool {
 /// `log_leaves_per_thread` is at most `MAX_HEIGHT - LOG_THREADS`.
 #[allow(unsafe_code)]
 pub(crate) unsafe fn merkle(format: LeafFormat) -> Kernel {
-    let kernel = Kernel::new("merkle")
-        .reads::<u32>()
-        .writes::<u32>()
-        .params::<TreeParams>()
-        .workgroup(1 << LOG_THREADS)
-        .rust(move |launch| run_on_cpu(format, launch));
+    let kernel = rust_merkle(format);
     // SAFETY: a workgroup reads only the leaves of its block and writes only the nodes of its block; the caller guarantees
     // that both are in bounds. A thread's own subtree has at most eight levels, since the caller bounds
     // `log_leaves_per_thread`, and `pending` in tree.cu and tree.wgsl has nine elements. Every loop has a fixed trip count,
@@ -144,21 +151,33 @@ fn definitions(format: &LeafFormat) -> [(&'static str, usize); 3] {
 /// The kernel's Rust body, for leaves in a buffer of the CPU device.
 fn run_on_cpu(format: LeafFormat, launch: &mut Launch<'_>) -> Result<(), BoxError> {
     let params: TreeParams = launch.params()?;
+    if params.log_leaves_per_thread > MAX_HEIGHT - LOG_THREADS {
+        return Err("blocks are too high".into());
+    }
     let height = params.log_leaves_per_thread + LOG_THREADS;
     let format = LeafFormat { prehashed: params.prehashed != 0, ..format };
     let input: &[u8] = bytemuck::cast_slice(launch.read::<u32>(0)?);
     let output: &mut [Digest] = bytemuck::cast_slice_mut(launch.write::<u32>(1)?);
     let bytes = format.leaf_size() << height;
     let blocks = launch.groups()[0] as usize;
-    let step = if params.all_nodes != 0 { 2 << height } else { 1 };
-    let work = output.par_chunks_mut(step).zip(input.par_chunks_exact(bytes)).take(blocks);
-    work.for_each_init(subtree::Scratch::default, |scratch, (out, leaves)| {
-        if params.all_nodes != 0 {
+    let blocks = blocks.min(input.len() / bytes.max(1));
+    let input = &input[..blocks * bytes];
+    if params.all_nodes != 0 {
+        let work = output.par_chunks_mut(2 << height).zip(input.par_chunks_exact(bytes));
+        work.for_each(|(out, leaves)| {
             subtree::all_nodes(&format, leaves, height, &mut out[..(2 << height) - 1]);
-        } else {
-            subtree::roots(&format, leaves, height, scratch, |roots| out.copy_from_slice(roots));
-        }
-    });
+        });
+    } else {
+        let at_once = subtree::blocks_at_once(height);
+        let work = output.par_chunks_mut(at_once).zip(input.par_chunks(at_once * bytes));
+        work.for_each_init(subtree::Scratch::default, |scratch, (mut out, leaves)| {
+            subtree::roots(&format, leaves, height, scratch, |roots| {
+                let (first, rest) = std::mem::take(&mut out).split_at_mut(roots.len());
+                first.copy_from_slice(roots);
+                out = rest;
+            });
+        });
+    }
     Ok(())
 }
 

@@ -6,7 +6,7 @@ mod gpu;
 
 use std::{marker::PhantomData, sync::Arc};
 
-use evener_device::{Device, DeviceId, DeviceKind, Error, Kernel, Result};
+use evener_device::{Device, DeviceId, Error, Kernel, Result};
 use evener_schedule::{Chunk, Results, Task};
 
 pub(crate) use self::block::{Block, BlockItems};
@@ -122,16 +122,14 @@ impl<O: BlockOutput> Task for BlockTask<O> {
     }
 
     fn can_use(&self, device: &Device) -> bool {
-        let device = device.describe();
-        // The Rust code that hashes on a processor is in this process.
-        let is_remote_processor = device.kind == DeviceKind::Cpu && !device.is_local_processor();
-        self.shape.kernel.has_body_for(device.api) && !is_remote_processor
+        self.shape.kernel.has_body_for(device.describe().api)
     }
 
     fn prepare(&self, device: &Device) -> Result<BlockWorker> {
-        Ok(match device.describe().kind {
-            DeviceKind::Cpu => BlockWorker::Cpu(device.id().clone(), CpuWorker::default()),
-            _ => BlockWorker::Device(Box::new(DeviceWorker::new(device, &self.shape, O::ALL_NODES)?)),
+        // A processor of another machine runs the kernel's Rust body: leaves are copied to it as to a GPU.
+        Ok(match device.describe().is_local_processor() {
+            true => BlockWorker::Cpu(device.id().clone(), CpuWorker::default()),
+            false => BlockWorker::Device(Box::new(DeviceWorker::new(device, &self.shape, O::ALL_NODES)?)),
         })
     }
 
@@ -143,7 +141,7 @@ impl<O: BlockOutput> Task for BlockTask<O> {
     }
 
     fn may_hang(&self, device: &Device) -> bool {
-        device.describe().kind != DeviceKind::Cpu
+        !device.describe().is_local_processor()
     }
 
     fn run<'s>(

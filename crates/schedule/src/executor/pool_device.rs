@@ -5,7 +5,7 @@ use std::{
         Mutex,
         atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use evener_device::{Device, DeviceId, ScoreTable};
@@ -20,6 +20,8 @@ pub(crate) struct PoolDevice {
     pub(crate) id: DeviceId,
     /// Its static score, from its description alone.
     pub(crate) score: f64,
+    /// Whether it is on another machine, so that it may be still to come, or be taken away.
+    is_remote: bool,
     device: Mutex<Device>,
     /// How often the device was reopened.
     generation: AtomicU64,
@@ -39,8 +41,20 @@ impl PoolDevice {
         let bind = move |core| binding.bind_thread(core);
         let threads = ThreadCache::new(id.to_string(), spin_budget, cores, bind);
         let score = ScoreTable::default().score(device.describe()).points;
+        let is_remote = device.describe().host.is_some();
         let (device, generation) = (Mutex::new(device), AtomicU64::new(0));
-        PoolDevice { index, id, score, device, generation, threads, counters: DeviceCounters::default() }
+        let counters = DeviceCounters::default();
+        PoolDevice { index, id, score, is_remote, device, generation, threads, counters }
+    }
+
+    /// Whether the device is there, so that preparing it is worth a try.
+    pub(crate) fn is_there(&self) -> bool {
+        !self.is_remote || self.device().0.is_there()
+    }
+
+    /// When the device will be taken away, if it can be. The outer `None` if it cannot.
+    pub(crate) fn available_until(&self) -> Option<Option<Instant>> {
+        self.is_remote.then(|| self.device().0.available_until())
     }
 
     /// The device, and its generation.

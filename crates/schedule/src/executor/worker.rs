@@ -86,7 +86,18 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<RunContext<T, E>> {
                 *state = Some(kept);
                 return next;
             }
+            drop(core);
+            let is_there = pool_device.is_there();
+            let mut core = self.core();
             let began = self.now();
+            if !is_there {
+                log!(debug, device = %pool_device.id, "a device is not there yet");
+                core.run.lane_awaited(lane, began);
+                core.record_lane_states(began);
+                drop(core);
+                self.wake_all();
+                continue;
+            }
             core.workers[index].activity = WorkerActivity::Preparing(began);
             drop(core);
             // Dropping a state runs the task's code, so it happens without the lock.
@@ -408,6 +419,13 @@ impl<T: Task, E: RunData<T>> RunContext<T, E> {
         if let Some(window) = self.data.window() {
             window.announce(core);
             core.workers[index].seen = window.announced();
+        }
+        if let Some(end) = self.device(lane).available_until() {
+            let end = end.map(|end| end.saturating_duration_since(self.start));
+            // A chunk would fail on a device that is gone. Opening it again says whether it is.
+            if core.run.set_end(lane, end) && self.device(lane).reopen(generation) {
+                return Next::Prepare;
+            }
         }
         let mut answer = match self.steal_most(core, lane, now) {
             Some(answer) => answer,

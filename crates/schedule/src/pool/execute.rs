@@ -205,6 +205,7 @@ impl<T: Task> Job<'_, T> {
         spans.iter_mut().for_each(|span| span.items = shared.items_of(&span.items));
         let ending = shared.result(&mut core, stopped, count);
         let accepted = std::mem::take(&mut core.accepted);
+        let has_awaited = core.run.has_awaited();
         // Only a successful run says how long one takes.
         if matches!(ending, Some(Ok(()))) {
             lock(&self.context.history).record_lanes(&core.run, &devices, &device_lanes, (unit, units));
@@ -217,7 +218,10 @@ impl<T: Task> Job<'_, T> {
         // `watch` returns only when the run has ended.
         ending.unwrap_or(Err(RunError::NoDevices))?;
         let results = results.ok_or(RunError::NoDevices)?;
-        self.learn(&report, selection, &cold, only, needed_reserve);
+        // A run that had to do without a device says little about how long one with it takes.
+        if !has_awaited {
+            self.learn(&report, selection, &cold, only, needed_reserve);
+        }
         report.task = Some(self.task.name().into());
         report.strategy = Some(self.options.strategy.name().into());
         report.left_out = left_out.to_vec();

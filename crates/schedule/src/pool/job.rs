@@ -104,6 +104,12 @@ impl<'a, T: Task> Job<'a, T> {
         self
     }
 
+    /// Sets whether an idle lane runs a speculative copy of the chunk that would end last. The other settings stay the pool's.
+    pub fn speculative_copies(mut self, allowed: bool) -> Self {
+        self.options.settings.speculative_copies = allowed;
+        self
+    }
+
     /// Uses all devices that the task has code for from the beginning. By default, devices that are expected to make no
     /// difference join only if the others fail, or do not respond for a second.
     pub fn all_devices(mut self) -> Self {

@@ -1,10 +1,12 @@
 //! The report of a run: what each device did, and how close to ideal the run came.
 
 mod text;
+mod totals;
 
 use serde::Serialize;
 
 pub(crate) use self::text::{count_of, grouped};
+pub use self::totals::RunTotals;
 
 /// The report of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -15,6 +15,8 @@ const SILENT_AFTER: Duration = Duration::from_secs(1);
 /// Minimum of the same time for adding lanes in reserve, as a multiple of the longest chunk so far or of the expected time
 /// of the chunks in flight.
 const SILENT_FACTOR: u32 = 4;
+/// Time between two checks whether a device has come that was not there.
+const AWAITED_CHECK: Duration = Duration::from_millis(250);
 /// Other lanes take a share of a fixed split if its lane has not been ready for this long.
 pub(super) const ABANDON_SHARE_AFTER: Duration = Duration::from_secs(10);
 
@@ -60,10 +62,28 @@ impl Run {
         if self.lanes[lane].quarantine.is_retired() {
             return;
         }
+        if std::mem::replace(&mut self.lanes[lane].is_awaited, false) && self.no_healthy_since.is_some() {
+            // Until now the run waited for it.
+            self.no_healthy_since = Some(now);
+        }
         match failure {
             FailureKind::Unable | FailureKind::Task => self.retire(lane, now),
             FailureKind::TooLarge | FailureKind::Untrusted => self.quarantine(lane, now),
         }
+        self.note_drained(now);
+    }
+
+    /// The device of a lane is still to come, as a node that a batch system has not allocated yet. The run goes on without
+    /// it, and waits for it if there is no other lane. It is no failure of the lane.
+    pub fn lane_awaited(&mut self, lane: LaneIndex, now: Time) {
+        if self.lanes[lane].quarantine.is_retired() {
+            return;
+        }
+        self.has_awaited = true;
+        let until = now.saturating_add(AWAITED_CHECK);
+        self.lanes[lane].quarantine.state = LaneState::Quarantined { until };
+        self.set_aside(lane, now);
+        self.lanes[lane].is_awaited = true;
         self.note_drained(now);
     }
 
@@ -149,8 +169,9 @@ impl Run {
 
     /// When a run fails whose lanes are all set aside. Never while one of them has a canary in flight.
     fn return_limit_ends(&self) -> Option<Time> {
-        let since =
-            self.no_healthy_since.filter(|_| !self.has_reserve && self.attempts.iter().next().is_none())?;
+        let is_awaited = self.lanes.iter().any(|it| it.is_awaited);
+        let is_idle = !self.has_reserve && !is_awaited && self.attempts.iter().next().is_none();
+        let since = self.no_healthy_since.filter(|_| is_idle)?;
         Some(since.saturating_add(self.settings.return_limit))
     }
 

@@ -38,6 +38,9 @@ impl Run {
                     let small = self.first_chunk(&self.lanes[lane]) as u64;
                     items.start = items.start.max(items.end.saturating_sub(small));
                 }
+                // A lane whose device is about to be taken away copies what it can finish.
+                let most = self.cost_before_end(lane, now).max(1.0) as u64;
+                items.start = items.start.max(items.end.saturating_sub(most));
                 Answer::Run(self.hand_out(lane, items, Purpose::Speculative, Some(of), now))
             }
             SpeculativeCopy::Later(when) => {
@@ -61,7 +64,7 @@ impl Run {
     /// reports the result with [`Run::stolen`] or [`Run::found_nothing`].
     pub fn min_steal_items(&self, lane: LaneIndex) -> Option<u64> {
         let it = &self.lanes[lane];
-        let is_free = it.is_healthy() && it.in_flight < it.depth;
+        let is_free = it.is_healthy() && it.in_flight < it.depth && it.ends_at.is_none();
         if !self.all_share_freely() || self.outcome.is_some() || !is_free || !self.is_drained() {
             return None;
         }
@@ -113,7 +116,7 @@ impl Run {
         (left > work / self.lanes.len() as f64).then(|| Answer::Steal {
             from,
             fraction: 0.5,
-            max_items: self.lanes[lane].max_items,
+            max_items: self.lanes[lane].max_items.min(self.cost_before_end(lane, now).max(1.0) as u64),
         })
     }
 
@@ -147,7 +150,11 @@ impl Run {
             (Some(own), Some(theirs)) => theirs.each / (own.each + theirs.each),
             _ => 0.5,
         };
-        Some(Answer::Steal { from, fraction: fraction.clamp(0.05, 0.95), max_items: it.max_items })
+        Some(Answer::Steal {
+            from,
+            fraction: fraction.clamp(0.05, 0.95),
+            max_items: it.max_items.min(self.cost_before_end(lane, now).max(1.0) as u64),
+        })
     }
 
     /// Reports the result of [`Answer::Steal`]: the items that were taken from the end of the chunk, or `None` if its lane

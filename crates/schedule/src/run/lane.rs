@@ -5,6 +5,11 @@ use std::time::Duration;
 use super::{Expected, LaneSpec, Time, quarantine::Quarantine};
 use crate::least_squares::Sums;
 
+/// Time before the end of a lane's device in which it computes nothing: clocks differ, and copies take their time.
+const END_MARGIN: Duration = Duration::from_secs(2);
+/// The part of the time before that end that a chunk may be expected to take: it may take longer.
+const END_CAUTION: f64 = 0.5;
+
 /// Maximum chunks in flight on a lane.
 const MAX_DEPTH: usize = 16;
 
@@ -16,6 +21,10 @@ pub(super) struct Lane {
     pub(super) on_trial: bool,
     /// Whether it has asked for work: until then its device is being prepared, for an unknown time.
     pub(super) has_asked: bool,
+    /// Whether its device is still to come.
+    pub(super) is_awaited: bool,
+    /// When its device is taken away, if that is known.
+    pub(super) ends_at: Option<Time>,
     pub(super) in_flight: usize,
     /// The cost of all its chunks in flight.
     pub(super) load: f64,
@@ -145,6 +154,8 @@ impl Lane {
             quarantine: Quarantine::new(),
             on_trial: false,
             has_asked: false,
+            is_awaited: false,
+            ends_at: None,
             in_flight: 0,
             load: 0.0,
             found_nothing: false,
@@ -331,6 +342,31 @@ impl Lane {
 
     pub(super) fn is_healthy(&self) -> bool {
         self.quarantine.is_healthy()
+    }
+
+    /// Seconds for further chunks before its device is taken away. Infinite if it stays.
+    fn seconds_before_end(&self, pace: Option<Pace>, now: Time) -> f64 {
+        let Some(end) = self.ends_at else { return f64::INFINITY };
+        let left = end.saturating_sub(now).saturating_sub(END_MARGIN).as_secs_f64();
+        // The chunks in flight come first.
+        left - pace.map_or(0.0, |pace| self.backlog(pace, now))
+    }
+
+    /// The cost of the largest chunk that ends before its device is taken away. Infinite if the device stays, and less than 1
+    /// if no item would end in time.
+    pub(super) fn most_before_end(&self, pace: Option<Pace>, now: Time) -> f64 {
+        let left = self.seconds_before_end(pace, now);
+        match pace {
+            _ if left <= 0.0 => 0.0,
+            Some(pace) if left.is_finite() => (left * END_CAUTION - pace.overhead) / pace.each,
+            // The first chunk of a lane is small.
+            _ => f64::INFINITY,
+        }
+    }
+
+    /// Whether it may get another chunk now or later: it is healthy, and its device is not about to be taken away.
+    pub(super) fn takes_work(&self, now: Time) -> bool {
+        self.is_healthy() && (self.ends_at.is_none() || self.most_before_end(self.pace, now) >= 1.0)
     }
 }
 

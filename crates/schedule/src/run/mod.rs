@@ -29,6 +29,9 @@ pub use self::{
     quarantine::LaneState,
 };
 
+/// Time between two checks of a lane whose device is about to be taken away: the end may be moved.
+const END_CHECK: Duration = Duration::from_millis(500);
+
 /// The decisions of one run: a state machine whose driver reports events and does what it answers.
 #[derive(Debug)]
 pub struct Run {
@@ -65,6 +68,8 @@ pub struct Run {
     next_expensive_check: Time,
     /// Since when no lane is healthy, if none is.
     no_healthy_since: Option<Time>,
+    /// Whether a lane's device was still to come when the run wanted it.
+    has_awaited: bool,
     end_bound: EndBound,
 }
 
@@ -103,6 +108,7 @@ impl Run {
             next_expensive_check: Time::ZERO,
             longest_chunk: Duration::ZERO,
             no_healthy_since: None,
+            has_awaited: false,
             end_bound: EndBound::default(),
         };
         run.add_lanes(lanes);
@@ -209,6 +215,11 @@ impl Run {
         self.lanes[lane].quarantine.state
     }
 
+    /// Whether a device was still to come when the run wanted it, so that the time of the run says little about its devices.
+    pub fn has_awaited(&self) -> bool {
+        self.has_awaited
+    }
+
     /// A lane's measured rate in items per second, once it is known.
     pub fn rate(&self, lane: LaneIndex) -> Option<f64> {
         self.lanes[lane].rate()
@@ -246,6 +257,12 @@ impl Run {
         }
     }
 
+    /// Sets when a lane's device is taken away, if that is known. The lane gets no chunk that would not end before. Returns
+    /// whether an end was known and is not any more: the device may be gone.
+    pub fn set_end(&mut self, lane: LaneIndex, end: Option<Time>) -> bool {
+        std::mem::replace(&mut self.lanes[lane].ends_at, end).is_some() && end.is_none()
+    }
+
     /// Limits a lane to chunks of at most this many items.
     pub fn limit(&mut self, lane: LaneIndex, max_items: u64) {
         self.lanes[lane].limit(max_items);
@@ -262,6 +279,12 @@ impl Run {
             return Answer::Ended;
         }
         self.lanes[lane].has_asked = true;
+        self.lanes[lane].is_awaited = false;
+        let before_end = self.cost_before_end(lane, now);
+        if before_end < 1.0 {
+            // Its device is about to be taken away, unless the end is moved.
+            return Answer::Wait { until: Some(now.saturating_add(END_CHECK)) };
+        }
         if !self.lanes[lane].can_take_chunk(now) {
             let until = match self.state(lane) {
                 LaneState::Quarantined { until } if until > now => Some(until),
@@ -291,7 +314,7 @@ impl Run {
                 let soon = now.saturating_add(seconds((item / 8.0).clamp(5e-5, 1e3)));
                 return Answer::Wait { until: Some(soon.min(self.next_straggler_check(now))) };
             };
-            if let Some(items) = self.take(lane, size, now) {
+            if let Some(items) = self.take(lane, size.min(before_end), now) {
                 let purpose = if self.lanes[lane].on_trial { Purpose::Canary } else { Purpose::Work };
                 let chunk = self.hand_out(lane, items, purpose, None, now);
                 self.note_drained(now);

@@ -164,7 +164,7 @@ impl Run {
         // Each round leaves out lanes that would begin too late, which makes the others end sooner.
         for _ in 0..8 {
             let (mut rate, mut work) = (0.0, left);
-            for it in self.lanes.iter().filter(|it| it.is_healthy()) {
+            for it in self.lanes.iter().filter(|it| it.takes_work(now)) {
                 let Some(pace) = self.pace_of(it, scale) else { continue };
                 let begin = it.backlog(pace, now) + pace.overhead;
                 if begin < horizon {
@@ -188,7 +188,7 @@ impl Run {
         let left = (self.items.saturating_sub(self.next) + returned) as f64;
         let mut done = 0.0;
         for (_, it) in self.lanes.iter().enumerate().filter(|(index, _)| *index != lane) {
-            if it.is_healthy()
+            if it.takes_work(now)
                 && let Some(pace) = self.pace_of(it, scale)
             {
                 // A device that is still being prepared may take as long again as it has taken.
@@ -209,9 +209,19 @@ impl Run {
         healthy.filter_map(|it| it.rate().or_else(|| Some(self.pace_of(it, scale)?.each.recip()))).sum()
     }
 
+    /// The cost of the largest chunk that ends before a lane's device is taken away.
+    pub(super) fn cost_before_end(&self, lane: LaneIndex, now: Time) -> f64 {
+        let it = &self.lanes[lane];
+        if it.ends_at.is_none() {
+            return f64::INFINITY;
+        }
+        it.most_before_end(self.pace_of(it, self.seconds_per_score()), now)
+    }
+
     /// Takes items for a lane: returned ones first, then its share of a fixed split, then new ones.
     pub(super) fn take(&mut self, lane: LaneIndex, size: f64, now: Time) -> Option<Range<u64>> {
-        let most = self.lanes[lane].max_items.min(self.lanes[lane].max_within_limit);
+        let end = self.cost_before_end(lane, now);
+        let most = self.lanes[lane].max_items.min(self.lanes[lane].max_within_limit).min(end.max(1.0) as u64);
         if let Some(items) = self.returned.pop_front() {
             let end = if self.adaptive { self.costs.end_for_cost(&items, size) } else { items.end };
             return Some(self.cut(items, end, most));

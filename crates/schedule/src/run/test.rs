@@ -564,12 +564,36 @@ fn costs_and_settings_of_any_kind_end_the_run_and_never_panic() {
 /// An event of a run that a property test drives.
 #[derive(Debug, Clone, Copy)]
 enum DriverEvent {
-    Ask { lane: usize },
-    End { which: usize, took: u64 },
-    GiveBack { which: usize, part: f64 },
-    Fail { which: usize, failure: FailureKind },
-    Pass { milliseconds: u64 },
-    Suspension { milliseconds: u64 },
+    Ask {
+        lane: usize,
+    },
+    End {
+        which: usize,
+        took: u64,
+    },
+    GiveBack {
+        which: usize,
+        part: f64,
+    },
+    Fail {
+        which: usize,
+        failure: FailureKind,
+    },
+    Pass {
+        milliseconds: u64,
+    },
+    Suspension {
+        milliseconds: u64,
+    },
+    /// The lane's device is still to come.
+    Await {
+        lane: usize,
+    },
+    /// The lane's device is taken away after this time, or stays.
+    SetEnd {
+        lane: usize,
+        after: Option<u64>,
+    },
 }
 
 fn events() -> impl proptest::strategy::Strategy<Value = Vec<DriverEvent>> {
@@ -585,6 +609,8 @@ fn events() -> impl proptest::strategy::Strategy<Value = Vec<DriverEvent>> {
         1 => (any::<usize>(), failure).prop_map(|(which, failure)| DriverEvent::Fail { which, failure }),
         2 => (0..20_000u64).prop_map(|milliseconds| DriverEvent::Pass { milliseconds }),
         1 => (0..20_000u64).prop_map(|milliseconds| DriverEvent::Suspension { milliseconds }),
+        1 => (0..6usize).prop_map(|lane| DriverEvent::Await { lane }),
+        1 => (0..6usize, prop::option::of(0..30_000u64)).prop_map(|(lane, after)| DriverEvent::SetEnd { lane, after }),
     ];
     prop::collection::vec(event, 0..400)
 }
@@ -621,6 +647,64 @@ fn lanes_in_reserve_are_needed_if_no_lane_is_healthy_or_all_are_silent() {
     assert!(matches!(run.ask(0, ms(100)), Answer::Run(_)));
     assert!(!run.needs_reserve(ms(100_000)));
     assert!(!Run::new(10, &lanes(true), &Shares::Pulled, Settings::default()).needs_reserve(ms(100_000)));
+}
+
+#[test]
+fn a_run_waits_for_a_device_that_is_still_to_come() {
+    let mut run = Run::new(10, &[ONE_AT_A_TIME; 2], &Shares::Pulled, Settings::default());
+    run.lane_awaited(0, ms(0));
+    run.lane_failed(1, FailureKind::Unable, ms(0));
+    for hour in 1..5 {
+        let now = ms(hour * 3_600_000);
+        run.lane_awaited(0, now);
+        run.overdue(now + ms(60_000));
+        assert_eq!(run.outcome(), None, "it waits in a queue");
+    }
+    assert!(run.has_awaited());
+    let now = ms(20_000_000);
+    let canary = run_of(run.ask(0, now));
+    assert_eq!(canary.purpose, Purpose::Canary);
+    run.chunk_ended(canary.id, ms(1), now + ms(1));
+    assert_eq!((run.state(0), run.tallies()[0].quarantines), (LaneState::Healthy, 0));
+}
+
+#[test]
+fn a_device_that_does_not_come_any_more_is_waited_for_as_any_other() {
+    let mut run = Run::new(10, &[ONE_AT_A_TIME], &Shares::Pulled, Settings::default());
+    run.lane_awaited(0, ms(0));
+    run.overdue(ms(1_000_000));
+    run.lane_failed(0, FailureKind::Untrusted, ms(1_000_000));
+    run.overdue(ms(1_029_000));
+    assert_eq!(run.outcome(), None);
+    run.overdue(ms(1_030_000));
+    assert_eq!(run.outcome(), Some(&Outcome::NoLaneLeft));
+}
+
+#[test]
+fn a_device_that_is_taken_away_gets_what_it_can_finish_and_others_do_not_leave_it_the_rest() {
+    let expected = Some(Expected { seconds_per_item: 1.0, overhead_seconds: Some(0.0), largest: 100.0 });
+    let lane = LaneSpec { expected, ..ONE_AT_A_TIME };
+    let mut run = Run::new(1_000, &[lane; 2], &Shares::Pulled, Settings::default());
+    run.set_end(0, Some(ms(22_000)));
+    let chunk = run_of(run.ask(0, ms(0)));
+    assert!((1..=10).contains(&len(&chunk.items)), "half of the time until two seconds before: {chunk:?}");
+    run.chunk_ended(chunk.id, ms(1_000 * len(&chunk.items)), ms(1_000 * len(&chunk.items)));
+    assert!(matches!(run.ask(0, ms(19_000)), Answer::Wait { until: Some(_) }), "not even one item would end");
+    // All but one item are done; the other lane does not leave it to the one that is drained.
+    let mut now = ms(19_000);
+    while run.outcome().is_none() {
+        let chunk = run_of(run.ask(1, now));
+        now += ms(1_000 * len(&chunk.items));
+        run.chunk_ended(chunk.id, ms(1_000 * len(&chunk.items)), now);
+        assert!(!matches!(run.ask(0, ms(19_500)), Answer::Run(_)), "it got a chunk that would not end");
+    }
+    assert_eq!(run.outcome(), Some(&Outcome::Complete));
+    // The end may be moved.
+    let mut run = Run::new(1_000, &[lane], &Shares::Pulled, Settings::default());
+    run.set_end(0, Some(ms(1_000)));
+    assert!(matches!(run.ask(0, ms(0)), Answer::Wait { until: Some(_) }));
+    run.set_end(0, Some(ms(60_000)));
+    assert!(matches!(run.ask(0, ms(0)), Answer::Run(_)));
 }
 
 #[test]
@@ -697,6 +781,14 @@ impl Driver {
         self.run.attempts.assert_sound();
         self.answers.push(format!("{answer:?}"));
         let Answer::Run(chunk) = answer else { return false };
+        let it = &self.run.lanes[lane];
+        if let (Some(end), Some(pace)) = (it.ends_at, it.pace) {
+            let expected = seconds(pace.time_of(len(&chunk.items) as f64));
+            assert!(
+                self.now + expected <= end,
+                "{chunk:?} takes {expected:?}, and its device ends at {end:?}"
+            );
+        }
         assert!(chunk.items.start < chunk.items.end && chunk.items.end <= self.run.items);
         assert_eq!(chunk.lane, lane);
         if chunk.exclusive {
@@ -775,6 +867,17 @@ impl Driver {
                 self.now += ms(milliseconds);
                 self.run.note_suspension(ms(milliseconds), self.now);
             }
+            DriverEvent::Await { lane } => {
+                let lane = lane % self.run.tallies().len();
+                let failures = self.run.tallies()[lane].quarantines;
+                self.run.lane_awaited(lane, self.now);
+                assert_eq!(self.run.tallies()[lane].quarantines, failures, "it is no failure");
+                self.drop_removed();
+            }
+            DriverEvent::SetEnd { lane, after } => {
+                let lane = lane % self.run.tallies().len();
+                self.run.set_end(lane, after.map(|after| self.now + ms(after)));
+            }
             _ => {}
         }
     }
@@ -805,6 +908,9 @@ fn drive(items: u64, lanes: &[(usize, bool)], fixed: bool, events: &[DriverEvent
     };
     events.iter().for_each(|&event| driver.apply(event));
     // From here on nothing fails: while a lane may come back, the run must come to its end.
+    for lane in 0..driver.run.tallies().len() {
+        driver.run.set_end(lane, None);
+    }
     let mut rounds = 0;
     while driver.run.outcome().is_none() {
         driver.now += ms(200);

@@ -67,19 +67,31 @@ impl VirtualDevice {
         }
     }
 
+    /// Seconds per byte to the device: of the slower of link and bus, which carry different pieces at once.
+    fn copy_seconds_per_byte(&self) -> f64 {
+        let link = self.spec.link.map(|link| link.bytes_per_s);
+        link.into_iter().chain(self.spec.copy_bytes_per_s).fold(0.0, |most, rate| rate.recip().max(most))
+    }
+
+    /// The link's delay each way.
+    fn delay(&self) -> Duration {
+        Duration::from_secs_f64(self.spec.link.map_or(0.0, |link| link.delay_s))
+    }
+
     /// Takes a chunk.
     pub(super) fn take(&mut self, chunk: LaneChunk, cost: f64, bytes: f64, now: Time) {
-        let copy = self.spec.copy_bytes_per_s.map_or(0.0, |rate| bytes / rate);
+        let copy = bytes * self.copy_seconds_per_byte();
         self.copies_until = self.copies_until.max(now) + Duration::from_secs_f64(copy);
         self.copied += Duration::from_secs_f64(copy);
         let jitter = 1.0 + self.spec.jitter * (2.0 * self.rng.unit() - 1.0);
         let each = jitter / self.spec.rate;
         let work = self.spec.launch_s + cost * each;
+        let copied = self.copies_until + self.delay();
         if self.chunks.is_empty() {
             self.since = now;
-            self.counted = self.copies_until;
+            self.counted = copied;
         }
-        self.chunks.push_back(QueuedChunk { chunk, copied: self.copies_until, work, each, cost });
+        self.chunks.push_back(QueuedChunk { chunk, copied, work, each, cost });
         self.version += 1;
     }
 
@@ -114,12 +126,16 @@ impl VirtualDevice {
         Some(taken)
     }
 
-    /// When the first chunk ends, if nothing happens before.
+    /// When the first chunk ends on the device, if nothing happens before.
+    fn computed(&self, first: &QueuedChunk) -> Time {
+        let begin = self.counted.max(first.copied);
+        begin + Duration::from_secs_f64((first.work * self.slowness).min(1e9))
+    }
+
+    /// When the end of the first chunk is known, if nothing happens before: a link's delay after it has ended.
     pub(super) fn next_end(&self) -> Option<Time> {
         let first = self.chunks.front()?;
-        let begin = self.counted.max(first.copied);
-        (self.condition == Condition::Well)
-            .then(|| begin + Duration::from_secs_f64((first.work * self.slowness).min(1e9)))
+        (self.condition == Condition::Well).then(|| self.computed(first) + self.delay())
     }
 
     /// Ends the first chunk. Returns it, and how long it kept the device busy.
@@ -127,17 +143,20 @@ impl VirtualDevice {
         let ended = self.chunks.pop_front()?;
         let took = now.saturating_sub(self.since);
         self.since = now;
-        self.counted = now;
+        // The next chunk began when this one ended on the device.
+        self.counted = now.saturating_sub(self.delay());
         self.version += 1;
         Some((ended.chunk, took))
     }
 
     /// Subtracts the work of the first chunk up to now, before the speed changes.
     fn count(&mut self, now: Time) {
-        let left = self.chunks.front().map(|first| self.work_left(first, now));
-        if let Some((first, left)) = self.chunks.front_mut().zip(left) {
+        let counted = self.chunks.front().map(|first| (self.work_left(first, now), self.computed(first)));
+        if let Some((first, (left, computed))) = self.chunks.front_mut().zip(counted) {
             first.work = left;
-            self.counted = self.counted.max(now);
+            // One that has ended on the device waits for nothing but the link.
+            let is_well = self.condition == Condition::Well;
+            self.counted = self.counted.max(if is_well { now.min(computed) } else { now });
         }
         self.version += 1;
     }
@@ -189,12 +208,12 @@ impl VirtualDevice {
         self.chunks.iter().any(|queued| queued.chunk.id == chunk)
     }
 
-    /// What the run knows of it from the start: its own rate, and the overhead of a launch.
-    pub(super) fn expected(&self, items: u64) -> Expected {
+    /// What the run knows of it from the start: the rate that device and link allow, and the overhead of a chunk.
+    pub(super) fn expected(&self, items: u64, bytes_per_item: u64) -> Expected {
         let items = items.max(1) as f64;
         Expected {
-            seconds_per_item: self.spec.rate.recip() + self.spec.launch_s / items,
-            overhead_seconds: Some(self.spec.launch_s),
+            seconds_per_item: self.capacity(bytes_per_item).recip() + self.spec.launch_s / items,
+            overhead_seconds: Some(self.spec.launch_s + 2.0 * self.delay().as_secs_f64()),
             largest: items,
         }
     }
@@ -204,8 +223,9 @@ impl VirtualDevice {
         self.chunks.is_empty()
     }
 
-    /// Items of mean cost per second at present.
-    pub(super) fn capacity(&self) -> f64 {
-        if self.condition == Condition::Well { self.spec.rate / self.slowness } else { 0.0 }
+    /// Items of mean cost per second at present, which have this many bytes each: as many as device and link allow.
+    pub(super) fn capacity(&self, bytes_per_item: u64) -> f64 {
+        let by_link = self.spec.link.map_or(f64::INFINITY, |link| link.bytes_per_s / bytes_per_item as f64);
+        if self.condition == Condition::Well { (self.spec.rate / self.slowness).min(by_link) } else { 0.0 }
     }
 }

@@ -54,6 +54,7 @@ fn draw(seed: u64) -> RandomScenario {
             utilization: 0.0,
             launch_s: launches.map_or(0.0, |launch| if rng.chance(0.5) { launch * rng.unit() } else { 0.0 }),
             copy_bytes_per_s: copies.then(|| relative * scale * 64.0 * rng.log(0.5, 20.0)),
+            link: None,
             jitter: if rng.chance(0.5) { 0.02 * rng.unit() } else { 0.0 },
             memory_items: rng.chance(0.05).then(|| rng.whole(1.0, items.max(2) as f64)),
             depth: if rng.chance(0.5) { 1 } else { 2 },

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-pub use self::scenario::{Cost, DeviceSpec, EventKind, Scenario, ScenarioEvent};
+pub use self::scenario::{Cost, DeviceSpec, EventKind, LinkSpec, Scenario, ScenarioEvent};
 use self::{
     cost::{ItemCosts, Rng},
     device::{Condition, VirtualDevice},
@@ -104,13 +104,13 @@ impl<'a> Simulator<'a> {
             .map(|device| LaneSpec {
                 depth: device.spec.depth,
                 divisible: device.spec.divisible,
-                score: device.spec.rate,
+                score: device.capacity(scenario.bytes_per_item),
                 launch_seconds: device.spec.launch_s,
-                expected: Some(device.expected(scenario.items)),
+                expected: Some(device.expected(scenario.items, scenario.bytes_per_item)),
                 ..LaneSpec::default()
             })
             .collect();
-        let rates: Vec<f64> = devices.iter().map(|device| device.spec.rate).collect();
+        let capacity: f64 = devices.iter().map(|device| device.capacity(scenario.bytes_per_item)).sum();
         let scores: Vec<(f64, f64)> =
             devices.iter().map(|device| (device.spec.rate, device.spec.utilization)).collect();
         let shares = strategy.shares(scenario.items, &scores, &vec![1; devices.len()]);
@@ -125,7 +125,7 @@ impl<'a> Simulator<'a> {
             waiting: vec![false; devices.len()],
             next_ask: vec![Some(Time::ZERO); devices.len()],
             recorder: Recorder::new(devices.len(), true),
-            capacities: vec![(Time::ZERO, rates.iter().sum())],
+            capacities: vec![(Time::ZERO, capacity)],
             scenario,
             devices,
             pending,
@@ -264,7 +264,8 @@ impl<'a> Simulator<'a> {
             self.fail(chunk.id, FailureKind::Untrusted);
             self.trace_failure(chunk);
         }
-        self.capacities.push((self.now, self.devices.iter().map(VirtualDevice::capacity).sum()));
+        let bytes = self.scenario.bytes_per_item;
+        self.capacities.push((self.now, self.devices.iter().map(|device| device.capacity(bytes)).sum()));
         self.set_end(lane);
         self.ask_later(lane);
     }

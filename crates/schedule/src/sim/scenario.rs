@@ -101,6 +101,16 @@ impl TryFrom<CostToml> for Cost {
     }
 }
 
+/// The link to a device of another machine. Each device has its own.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkSpec {
+    /// Delay in seconds, each way: 0 to 1000.
+    pub delay_s: f64,
+    /// Bytes per second to the device: 1e3 to 1e15.
+    pub bytes_per_s: f64,
+}
+
 /// A virtual device, or several of a kind.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -124,6 +134,9 @@ pub struct DeviceSpec {
     /// Bytes per second from the host: 1e3 to 1e15. Without it, copies take no time.
     #[serde(default)]
     pub copy_bytes_per_s: Option<f64>,
+    /// The link to it, if it is a device of another machine.
+    #[serde(default)]
+    pub link: Option<LinkSpec>,
     /// Relative variation of a chunk's time: 0 to 0.99. 0.05 is five percent up or down.
     #[serde(default)]
     pub jitter: f64,

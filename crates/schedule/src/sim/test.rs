@@ -46,6 +46,34 @@ fn a_thousand_devices_share_ten_million_items() {
 }
 
 #[test]
+fn a_thousand_hosts_behind_links_share_a_run() {
+    assert!(shipped("thousand-hosts").report.efficiency.unwrap() >= 0.9);
+}
+
+/// The time of a run with one device behind a link.
+fn behind_link(items: u64, rate: f64, link: &str) -> f64 {
+    let text = format!(
+        "items = {items}\nbytes_per_item = 1000\n[[device]]\nid = 'a'\nrate = {rate:?}\nlink = {link}\n"
+    );
+    let scenario = Scenario::from_toml(&text).unwrap();
+    simulate(&scenario, Strategy::Adaptive, Settings::default()).report.wall_s
+}
+
+#[test]
+fn an_item_behind_a_link_takes_its_copy_its_work_and_the_delay_of_both_ways() {
+    let wall = behind_link(1, 100.0, "{ delay_s = 0.5, bytes_per_s = 4000.0 }");
+    assert!((wall - (0.25 + 0.01 + 1.0)).abs() < 1e-6, "{wall}");
+}
+
+#[test]
+fn delays_hide_behind_work_and_the_slower_of_link_and_device_counts() {
+    let by_link = behind_link(10_000, 1e6, "{ delay_s = 0.05, bytes_per_s = 1e6 }");
+    assert!((10.0..10.5).contains(&by_link), "{by_link}");
+    let by_device = behind_link(10_000, 1000.0, "{ delay_s = 0.05, bytes_per_s = 1e9 }");
+    assert!((10.0..10.5).contains(&by_device), "{by_device}");
+}
+
+#[test]
 fn a_device_that_dies_or_hangs_loses_no_item() {
     shipped("dies-at-the-end");
     let survivor = shipped("one-survives");

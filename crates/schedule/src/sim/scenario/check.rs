@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, ops::RangeInclusive};
 
-use super::{Cost, DeviceSpec, EventKind, Scenario, ScenarioEvent};
+use super::{Cost, DeviceSpec, EventKind, LinkSpec, Scenario, ScenarioEvent};
 
 const ITEMS: u64 = 1_000_000_000;
 /// Each takes eight bytes of memory.
@@ -21,6 +21,7 @@ const RATE: RangeInclusive<f64> = 1e-6..=1e15;
 /// At the slowest, the bytes of all items take 1e15 s, of 1.8e19 s that a `Duration` holds.
 const COPY_BYTES_PER_S: RangeInclusive<f64> = 1e3..=1e15;
 const LAUNCH_S: RangeInclusive<f64> = 0.0..=1e6;
+const LINK_DELAY_S: RangeInclusive<f64> = 0.0..=1e3;
 const JITTER: RangeInclusive<f64> = 0.0..=0.99;
 const UTILIZATION: RangeInclusive<f64> = 0.0..=1.0;
 const AT_S: RangeInclusive<f64> = 0.0..=1e9;
@@ -97,6 +98,11 @@ impl DeviceSpec {
         number(device, "launch_s", self.launch_s, LAUNCH_S)?;
         if let Some(rate) = self.copy_bytes_per_s {
             number(device, "copy_bytes_per_s", rate, COPY_BYTES_PER_S)?;
+        }
+        if let Some(LinkSpec { delay_s, bytes_per_s }) = self.link {
+            let link = &format!("{device}link: ");
+            number(link, "delay_s", delay_s, LINK_DELAY_S)?;
+            number(link, "bytes_per_s", bytes_per_s, COPY_BYTES_PER_S)?;
         }
         number(device, "jitter", self.jitter, JITTER)?;
         if let Some(items) = self.memory_items {

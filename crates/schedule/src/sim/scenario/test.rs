@@ -16,6 +16,7 @@ rate_up_to = 2000.0
 utilization = 0.5
 launch_s = 1e-5
 copy_bytes_per_s = 1e9
+link = { delay_s = 0.01, bytes_per_s = 2e9 }
 jitter = 0.05
 memory_items = 100
 depth = 3
@@ -68,6 +69,9 @@ fn a_number_outside_its_range_is_refused_with_the_range() {
         ("rate_up_to = 2000.0", "1000 to 1e15", &above_zero),
         ("rate_up_to = 2000.0", "1000 to 1e15", &["999.0"]),
         ("copy_bytes_per_s = 1e9", "1000 to 1e15", &above_zero),
+        ("bytes_per_s = 2e9", "1000 to 1e15", &above_zero),
+        ("delay_s = 0.01", "0 to 1000", &from_zero),
+        ("delay_s = 0.01", "0 to 1000", &["1001.0"]),
         ("factor = 2.0", "1e-6 to 1e6", &above_zero),
         ("exponent = 2.5", "1.01 to 1000", &above_zero),
         ("exponent = 2.5", "1.01 to 1000", &["1.0"]),
