@@ -1,4 +1,4 @@
-//! The cores that a thread may run on.
+//! The cores that a thread may run on, and its priority.
 //!
 //! A new thread inherits the affinity of the thread that starts it. Evener binds threads to the cores of a partition, and
 //! the user's code on such a thread may start other threads: those of another pool, a device or a copy. So a bound thread
@@ -102,10 +102,36 @@ pub fn unbound<R>(function: impl FnOnce() -> R) -> R {
     function()
 }
 
+/// Lowers the priority of the calling thread, so that threads which feed other devices run at once when they have work.
+/// Threads that it starts inherit the priority. Returns whether the system could: Linux and Android can.
+pub fn lower_priority() -> bool {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let is_low = {
+        use rustix::process::{getpriority_process, setpriority_process};
+        /// With this niceness, a thread gets a tenth of a core for which another thread competes.
+        const NICENESS: i32 = 10;
+        // On Linux, niceness belongs to a thread, and no process means the calling thread.
+        getpriority_process(None).is_ok_and(|now| now >= NICENESS)
+            || setpriority_process(None, NICENESS).is_ok()
+    };
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let is_low = false;
+    is_low
+}
+
 #[cfg(target_os = "linux")]
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn a_thread_lowers_its_own_priority_and_no_other() {
+        let niceness = || rustix::process::getpriority_process(None).unwrap();
+        let before = niceness();
+        let lowered = std::thread::spawn(move || (lower_priority(), niceness())).join().unwrap();
+        assert_eq!(lowered, (true, before.max(10)));
+        assert_eq!(niceness(), before);
+    }
 
     #[test]
     fn a_thread_that_cannot_be_bound_gets_the_reason_and_keeps_its_cores() {

@@ -205,6 +205,23 @@ impl<T: Pod> HostBuffer<T> {
         Ok(HostBuffer { memory, element: PhantomData })
     }
 
+    /// Has the memory zeroed before it is reused or freed, for secrets: when this is dropped, also by a copy that failed, and
+    /// no copy uses the memory any more. The memory of a lost device is neither zeroed nor reused. Of a device on another
+    /// machine, the memory of this process is zeroed.
+    ///
+    /// ```
+    /// use evener_device::{Device, Direction};
+    ///
+    /// let mut secret = Device::cpu().host_buffer::<u64>(4, Direction::Upload)?.zeroed_on_release();
+    /// secret.as_mut_slice().fill(7);
+    /// drop(secret); // Zeroed.
+    /// # Ok::<(), evener_device::Error>(())
+    /// ```
+    pub fn zeroed_on_release(mut self) -> Self {
+        self.memory.zero_on_release();
+        self
+    }
+
     /// The elements.
     pub fn as_slice(&self) -> &[T] {
         bytemuck::cast_slice(self.memory.bytes())
@@ -306,6 +323,17 @@ impl<T: Pod> StagingBuffer<T> {
             .map(|first| allocate(Self::PIECE_LEN.min(len - first)))
             .collect::<Result<_>>()?;
         Ok(StagingBuffer { pieces, len })
+    }
+
+    /// Has the memory zeroed before it is reused or freed, as [`HostBuffer::zeroed_on_release`] does.
+    pub fn zeroed_on_release(mut self) -> Self {
+        self.pieces.iter_mut().for_each(|piece| piece.memory.zero_on_release());
+        self
+    }
+
+    /// The memory of each piece, in order.
+    pub fn pieces_mut(&mut self) -> impl Iterator<Item = &mut [T]> {
+        self.pieces.iter_mut().map(HostBuffer::as_mut_slice)
     }
 
     /// The capacity in elements.

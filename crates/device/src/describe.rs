@@ -152,6 +152,27 @@ impl Description {
     pub fn is_local_processor(&self) -> bool {
         self.kind == DeviceKind::Cpu && self.host.is_none()
     }
+
+    /// Whether it is cores of another machine's processor, which run only Rust code that the worker there has.
+    pub fn is_remote_processor(&self) -> bool {
+        self.kind == DeviceKind::Cpu && self.host.is_some()
+    }
+
+    /// Identifies the device for files that outlive the process: all properties that tell it from others, and none that
+    /// changes while it stays the same.
+    pub fn identity(&self) -> String {
+        format!(
+            "{}|{}|{}|{:?}|{:?}|{:?}|{:?}{}",
+            self.api,
+            self.name,
+            self.driver,
+            self.uuid,
+            self.pci,
+            self.compute_units,
+            self.part_of,
+            self.host.as_deref().map(|host| format!("|{host}")).unwrap_or_default()
+        )
+    }
 }
 
 bitflags::bitflags! {

@@ -3,6 +3,7 @@
 use std::{
     any::Any,
     sync::{Arc, Mutex, PoisonError},
+    time::Instant,
 };
 
 use bytemuck::Pod;
@@ -72,6 +73,17 @@ impl Device {
     /// ```
     pub fn is_clone_of(&self, other: &Device) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    /// Whether the device is there, so that opening it is worth a try. `false` for a device of a machine that is still to
+    /// come: a node that SLURM has not allocated yet.
+    pub fn is_there(&self) -> bool {
+        self.shared.source.is_there()
+    }
+
+    /// When the device will be taken away, if that is known: the time limit of SLURM's job. It may change.
+    pub fn available_until(&self) -> Option<Instant> {
+        self.shared.source.available_until()
     }
 
     /// Opens the device if it is not open yet. Operations do this automatically.
@@ -318,6 +330,12 @@ impl Device {
     pub fn stream(&self) -> Result<Stream> {
         let backend = self.backend()?;
         Ok(Stream::new(backend.stream()?, backend, self.id().clone()))
+    }
+
+    /// Creates a stream for a thread that does nothing else: its operations may run on the thread that queues them.
+    pub(crate) fn stream_for_thread(&self) -> Result<Stream> {
+        let backend = self.backend()?;
+        Ok(Stream::new(backend.stream_for_thread()?, backend, self.id().clone()))
     }
 
     /// The memory of this handle: in use, at its peak, and cached, on the device and pinned on the host. All zero if it

@@ -48,6 +48,8 @@ pub struct Inventory {
     /// Other views of the same hardware: the same GPUs through other APIs. They are not listed, but can be selected.
     hidden: Vec<Device>,
     absent: Vec<Absent>,
+    /// Hosts whose devices are selected only by terms that name the host.
+    named_only: Vec<String>,
 }
 
 impl Inventory {
@@ -60,14 +62,21 @@ impl Inventory {
 
     #[cfg(test)]
     pub(crate) fn from_parts(devices: Vec<Device>, hidden: Vec<Device>) -> Self {
-        Inventory { devices, hidden, absent: Vec::new() }
+        Inventory { devices, hidden, absent: Vec::new(), named_only: Vec::new() }
+    }
+
+    /// Makes a host one whose devices are selected by terms that name it only.
+    #[cfg(test)]
+    pub(crate) fn with_named_only(mut self, host: &str) -> Self {
+        self.named_only.push(host.into());
+        self
     }
 
     /// Keeps the first view of each physical device and hides the others.
     pub(crate) fn each_once(views: Vec<Device>, absent: Vec<Absent>) -> Self {
         let mut repeated = repeats(views.iter()).into_iter();
         let (hidden, devices) = views.into_iter().partition(|_| repeated.next().unwrap_or(false));
-        Inventory { devices, hidden, absent }
+        Inventory { devices, hidden, absent, named_only: Vec::new() }
     }
 
     /// Finds every device, a physical GPU once for each API that lists it.
@@ -82,6 +91,7 @@ impl Inventory {
             devices,
             hidden: Vec::new(),
             absent: cuda.absent.into_iter().chain(wgpu.absent).collect(),
+            named_only: Vec::new(),
         }
     }
 
@@ -102,7 +112,24 @@ impl Inventory {
         let added = Self::each_once(views, Vec::new());
         self.devices = added.devices;
         self.hidden.extend(added.hidden);
-        self.absent.extend(host.absent().iter().cloned());
+        let named = |absent: &Absent| Absent {
+            back_end: format!("{}/{}", host.name(), absent.back_end),
+            reason: absent.reason.clone(),
+        };
+        self.absent.extend(host.absent().iter().map(named));
+    }
+
+    /// Adds the devices of another machine as [`add_host`](Inventory::add_host) does, but for selections that name the
+    /// host only: `gpu-box/gpu` selects them, and `gpu` and `all` do not.
+    pub fn add_named_host(&mut self, host: &RemoteHost) {
+        self.add_host(host);
+        self.named_only.push(host.name().to_owned());
+    }
+
+    /// Whether only terms that name the device's host select it.
+    pub(crate) fn needs_its_host(&self, device: &Device) -> bool {
+        let host = device.describe().host.as_ref();
+        host.is_some_and(|host| self.named_only.contains(host))
     }
 
     /// Adds a line about a back end, device or machine that is not available.

@@ -28,7 +28,15 @@ pub(crate) mod wgpu;
 #[path = "no_wgpu.rs"]
 pub(crate) mod wgpu;
 
-use std::{any::Any, ffi::c_void, fmt::Debug, ops::Range, ptr::NonNull, sync::Arc, time::Duration};
+use std::{
+    any::Any,
+    ffi::c_void,
+    fmt::Debug,
+    ops::Range,
+    ptr::NonNull,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use crate::{
     describe::{Capabilities, Description},
@@ -51,6 +59,17 @@ pub trait Source: Send + Sync + Debug {
     /// devices.
     fn bind_thread(&self, index: usize) {
         let _ = index;
+    }
+
+    /// Whether the device is there, so that opening it is worth a try. `false` for a device of a machine that is still to
+    /// come, such as a node that a batch system has not allocated yet. Returns at once.
+    fn is_there(&self) -> bool {
+        true
+    }
+
+    /// When the device will be taken away, if that is known: the time limit of a batch system's job. Returns at once.
+    fn available_until(&self) -> Option<Instant> {
+        None
     }
 }
 
@@ -93,6 +112,12 @@ pub trait Backend: Send + Sync + Debug {
 
     /// Creates a stream.
     fn stream(&self) -> Result<Box<dyn StreamBackend>>;
+
+    /// Creates a stream for a thread that does nothing else: its operations may run on the thread that queues them. Default:
+    /// an ordinary stream.
+    fn stream_for_thread(&self) -> Result<Box<dyn StreamBackend>> {
+        self.stream()
+    }
 
     /// Bytes in use, at their peak, and cached.
     fn memory(&self) -> MemoryUsage;
@@ -201,6 +226,8 @@ pub trait HostMemory: Any + Send + Debug {
     fn bytes_mut(&mut self) -> &mut [u8];
     /// Makes the bytes accessible to the host again after a copy that has finished.
     fn reclaim(&mut self) -> Result<()>;
+    /// Has the memory zeroed before it is reused or freed. No copy may be in flight.
+    fn zero_on_release(&mut self);
     /// Makes it read-only, so that the host and any number of copies to devices may read it at once. No copy may be in
     /// flight.
     fn share(self: Box<Self>) -> Arc<dyn SharedMemory>;

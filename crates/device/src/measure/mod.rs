@@ -270,19 +270,7 @@ pub fn save_rates(device: &Device, rates: &Rates) -> Result<()> {
 }
 
 fn rates_file(device: &Device) -> Option<PathBuf> {
-    let it = device.describe();
-    // All properties that identify a device, and none that changes while it stays the same.
-    let identity = format!(
-        "{VERSION}|{}|{}|{}|{:?}|{:?}|{:?}|{:?}{}",
-        it.api,
-        it.name,
-        it.driver,
-        it.uuid,
-        it.pci,
-        it.compute_units,
-        it.part_of,
-        it.host.as_deref().map(|host| format!("|{host}")).unwrap_or_default()
-    );
+    let identity = format!("{VERSION}|{}", device.describe().identity());
     let name = blake3::hash(identity.as_bytes()).to_hex();
     Some(disk_cache::folder()?.join("rates").join(format!("{}.json", &name[..32])))
 }

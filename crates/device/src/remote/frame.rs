@@ -1,7 +1,8 @@
 //! Frames: how messages and their bytes are laid out in a pipe.
 //!
-//! Both directions begin with a [`PREAMBLE`] and a version of 4 bytes, so that noise in front of it (what a login shell
-//! prints) and other versions are told apart from this protocol. Frames follow, all numbers in little-endian order:
+//! Both directions begin with a [`PREAMBLE`], a version of 4 bytes and a [`BYTE_ORDER`], so that noise in front of it (what
+//! a login shell prints), other versions and machines with another byte order are told apart from this protocol. Frames
+//! follow, all numbers in little-endian order:
 //!
 //! | bytes | field |
 //! | --- | --- |
@@ -21,11 +22,14 @@ use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 
 use serde::{Serialize, de::DeserializeOwned};
 
-/// The version of the protocol. Both sides must have the same.
-pub const VERSION: u32 = 1;
+/// The version of the protocol. Both sides must have the same. A test fails if messages change and this does not.
+pub const VERSION: u32 = 2;
 
 /// The first bytes in each direction.
 pub(super) const PREAMBLE: [u8; 16] = *b"\0evener-worker\r\n";
+
+/// A number as the machine has it in memory. Buffers are copied as they are, so both machines must have the same byte order.
+const BYTE_ORDER: [u8; 4] = 0x0102_0304_u32.to_ne_bytes();
 
 /// Maximum number of bytes in front of the preamble, which a shell may have printed.
 const MAX_NOISE: usize = 64 << 10;
@@ -82,7 +86,7 @@ impl<W: Write> FrameWriter<W> {
     }
 
     pub(super) fn preamble(&mut self) -> io::Result<()> {
-        self.output.write_all(&[&PREAMBLE[..], &VERSION.to_le_bytes()].concat())?;
+        self.output.write_all(&[&PREAMBLE[..], &VERSION.to_le_bytes(), &BYTE_ORDER].concat())?;
         self.output.flush()
     }
 
@@ -166,7 +170,8 @@ impl<R: Read> FrameReader<R> {
         }
     }
 
-    /// Reads the preamble, which nothing may be in front of, and the version after it.
+    /// Reads the preamble, which nothing may be in front of, and the version after it. Fails if the version is this one, and
+    /// the byte order is not.
     pub(super) fn exact_preamble(&mut self) -> Result<u32, FrameError> {
         let mut preamble = [0; PREAMBLE.len()];
         self.input.read_exact(&mut preamble)?;
@@ -176,13 +181,17 @@ impl<R: Read> FrameReader<R> {
         self.version()
     }
 
-    /// Reads up to the end of the preamble, and the version after it. Fails with what was printed in front of it.
+    /// Reads up to the end of the preamble, and the version after it. Fails with what was printed instead of it, and if the
+    /// version is this one and the byte order is not.
     pub(super) fn preamble(&mut self) -> Result<u32, FrameError> {
         let mut noise = Vec::new();
         while !noise.ends_with(&PREAMBLE) {
             let last = PREAMBLE[PREAMBLE.len() - 1];
             let mut part = (&mut self.input).take((MAX_NOISE - noise.len()) as u64);
             if part.read_until(last, &mut noise)? == 0 {
+                if noise.is_empty() {
+                    return Err(io::Error::from(ErrorKind::UnexpectedEof).into());
+                }
                 let text = String::from_utf8_lossy(&noise);
                 let line = text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("nothing");
                 let line: String = line.chars().take(200).collect();
@@ -193,9 +202,19 @@ impl<R: Read> FrameReader<R> {
     }
 
     fn version(&mut self) -> Result<u32, FrameError> {
-        let mut version = [0; 4];
+        let (mut version, mut byte_order) = ([0; 4], [0; 4]);
         self.input.read_exact(&mut version)?;
-        Ok(u32::from_le_bytes(version))
+        let version = u32::from_le_bytes(version);
+        // Other versions may have another greeting.
+        if version == VERSION {
+            self.input.read_exact(&mut byte_order)?;
+            if byte_order != BYTE_ORDER {
+                let text =
+                    "the other machine has another byte order: its devices cannot be used from this one";
+                return Err(malformed(text));
+            }
+        }
+        Ok(version)
     }
 
     /// Reads the next message. Returns `None` if the pipe ends before it. The payload has to be read next; one that was

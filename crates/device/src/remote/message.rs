@@ -32,8 +32,8 @@ pub(super) struct Span {
 /// From the client to the worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum ToWorker {
-    /// Asks for a sign of life.
-    Ping,
+    /// A sign of life, each second.
+    Alive,
     /// Asks for something that the client waits for. [`ToClient::Answer`] has the same number.
     Request { request: Id, ask: Ask },
     /// Drops an opened device.
@@ -179,8 +179,8 @@ pub(super) struct WireWgsl {
 /// From the worker to the client.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum ToClient {
-    /// A sign of life.
-    Pong,
+    /// A sign of life, each second.
+    Alive,
     /// Answers a request.
     Answer { request: Id, answer: Result<Answer, WireError> },
     /// An event was reached, or a wait has ended. All downloads of the stream before it have been sent.
@@ -210,6 +210,8 @@ pub(super) enum Answer {
     Devices {
         devices: String,
         absent: String,
+        /// The version of Evener there.
+        version: String,
     },
     Opened(Capabilities),
     /// The body that was compiled.
@@ -359,5 +361,184 @@ impl WireError {
             WireError::Split { device, sizes, detail } => Error::Split { device: id(device), sizes, detail },
             WireError::Other { detail } => Error::unsupported(asked, "working", detail),
         }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::{super::frame::*, *};
+
+    /// One message of each kind, with the same contents every time.
+    fn samples() -> (Vec<ToWorker>, Vec<ToClient>) {
+        let path = || DevicePath { id: "cpu".into(), splits: vec![(vec![1, 300], 1)] };
+        let span = |memory| Span { memory, offset: 2, bytes: 70_000 };
+        let launch = || WireLaunch { bound: 5, groups: [1, 2, 3], params: vec![4, 5] };
+        let wgsl = || WireWgsl {
+            needs: Features::INT64,
+            source: "w".into(),
+            is_checked: true,
+            constants: vec![("c".into(), 1.5)],
+        };
+        let texts = || vec![("a".into(), "b".into())];
+        let bodies = [
+            WireBody::None,
+            WireBody::Cuda {
+                text: "t".into(),
+                defines: texts(),
+                headers: vec![("h".into(), "i".into())],
+                options: vec!["o".into()],
+            },
+            WireBody::Wgsl(vec![wgsl()]),
+            WireBody::Rust {
+                program: [7; 32],
+                version: "1".into(),
+                function: "f".into(),
+                arguments: vec![8],
+            },
+        ];
+        let kernel = |body| WireKernel {
+            name: "k".into(),
+            bindings: vec![(true, "u32".into())],
+            params_bytes: 4,
+            workgroup: [1, 2, 3],
+            shared_bytes: 9,
+            body,
+        };
+        let compile = |body| Ask::Compile { opening: 1, program: 2, kernel: kernel(body) };
+        let asks = [
+            Ask::Devices,
+            Ask::Split { device: path(), sizes: vec![1, 2] },
+            Ask::Open { device: path(), opening: 1 },
+            Ask::Allocate { opening: 1, memory: 2, bytes: 3, is_zeroed: true },
+            Ask::WithWorkgroup { opening: 1, bound: 2, new: 3, workgroup: [4, 5, 6], shared_bytes: 7 },
+            Ask::Occupancy { opening: 1, bound: 2 },
+            Ask::Since { opening: 1, later: 2, earlier: 3 },
+            Ask::Memory { opening: 1 },
+            Ask::Trim { opening: 1 },
+        ];
+        let operations = [
+            Operation::Upload { to: span(1), transfer: None },
+            Operation::Upload { to: span(1), transfer: Some(2) },
+            Operation::Download { from: span(1), transfer: 2 },
+            Operation::Copy { from: span(1), to: span(2) },
+            Operation::Zero { region: span(1) },
+            Operation::Fill { region: span(1), pattern: vec![2] },
+            Operation::Launch(launch()),
+            Operation::Record { graph: 1, launches: vec![launch()] },
+            Operation::Replay { graph: 1 },
+            Operation::Timestamp { timestamp: 1 },
+            Operation::Event { event: 1 },
+            Operation::WaitEvent { event: 1 },
+            Operation::Flush,
+            Operation::Wait { event: 1 },
+        ];
+        let others = [
+            ToWorker::Alive,
+            ToWorker::Close { opening: 1 },
+            ToWorker::Drop { object: 1 },
+            ToWorker::Bind { program: 1, bound: 2, arguments: vec![span(3)] },
+            ToWorker::OpenStream { opening: 1, stream: 2 },
+            ToWorker::CloseStream { stream: 1 },
+            ToWorker::Data { transfer: 1, offset: 70_000 },
+        ];
+        let request = |ask| ToWorker::Request { request: 300, ask };
+        let run = |operation| ToWorker::Run { stream: 300, operation };
+        let asks = asks.into_iter().chain(bodies.map(compile)).map(request);
+        let to_worker = asks.chain(operations.map(run)).chain(others).collect();
+
+        let capabilities = Capabilities {
+            features: Features::TIMESTAMPS,
+            max_buffer_bytes: 1,
+            max_binding_bytes: 2,
+            max_bindings: 3,
+            max_params_bytes: 4,
+            max_workgroup: [5, 6, 7],
+            max_workgroup_threads: 8,
+            max_groups: [9, 10, 11],
+            max_shared_bytes: 12,
+            subgroup_size: Some(13),
+            binding_alignment: 14,
+            copy_alignment: 15,
+        };
+        let memory = MemoryUsage {
+            in_use_bytes: 1,
+            peak_bytes: 2,
+            cached_bytes: 3,
+            pinned_bytes: 4,
+            pinned_cached_bytes: 5,
+        };
+        let answers = [
+            Answer::Done,
+            Answer::Devices { devices: "d".into(), absent: "a".into(), version: "v".into() },
+            Answer::Opened(capabilities),
+            Answer::Compiled { body: "b".into() },
+            Answer::Occupancy(Some(1)),
+            Answer::Since(Duration::from_millis(1500)),
+            Answer::Memory(memory),
+        ];
+        let device = || "d".to_owned();
+        let text = || "t".to_owned();
+        let errors = [
+            WireError::Lost { device: device(), operation: text(), detail: text() },
+            WireError::OutOfMemory {
+                device: device(),
+                operation: text(),
+                requested: 1,
+                available: Some(2),
+                detail: text(),
+            },
+            WireError::TimedOut { device: device(), operation: text(), after: Duration::from_millis(1) },
+            WireError::WillNotCompile { device: device(), kernel: text(), body: text(), log: text() },
+            WireError::BadResult { device: device(), operation: text(), detail: text() },
+            WireError::Task {
+                device: device(),
+                operation: text(),
+                item: Some(1),
+                message: text(),
+                cause: Some(text()),
+            },
+            WireError::Unsupported { device: device(), operation: text(), detail: text() },
+            WireError::Split { device: device(), sizes: vec![1], detail: text() },
+            WireError::Other { detail: text() },
+        ];
+        let others = [
+            ToClient::Alive,
+            ToClient::Reached {
+                event: 1,
+                outcome: Ok(()),
+                clocks: vec![Clock { timestamp: 2, since_previous: Some(Duration::from_secs(3)) }],
+            },
+            ToClient::Credit { stream: 1, operations: 2, data: 3 },
+            ToClient::Data { transfer: 1, offset: 70_000 },
+            ToClient::Abandoned { transfer: 1 },
+            ToClient::Ended { reason: text() },
+        ];
+        let answers = answers.map(Ok).into_iter().chain(errors.map(Err));
+        let answers = answers.map(|answer| ToClient::Answer { request: 300, answer });
+        (to_worker, answers.chain(others).collect())
+    }
+
+    #[test]
+    fn messages_that_are_encoded_otherwise_have_another_version() {
+        let (to_worker, to_client) = samples();
+        let mut writer = FrameWriter::new(Vec::new());
+        writer.preamble().unwrap();
+        let payload = [1, 2, 3];
+        for message in &to_worker {
+            writer.write(&encode(message).unwrap(), &payload).unwrap();
+        }
+        for message in &to_client {
+            writer.write(&encode(message).unwrap(), &payload).unwrap();
+        }
+        writer.flush().unwrap();
+        let written = writer.into_inner();
+        // Without the byte order, which follows the preamble and the version.
+        let rest = PREAMBLE.len() + 8;
+        let found = (VERSION, written.len(), crc32fast::hash(&written[rest..]));
+        assert_eq!(
+            found,
+            (2, 2108, 2_782_647_816),
+            "raise VERSION if the protocol was released, and change this line"
+        );
     }
 }

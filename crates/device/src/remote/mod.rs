@@ -21,7 +21,9 @@
 //!   uploads in flight (`OPERATION_WINDOW`, `DATA_WINDOW`), until the worker credits what it has finished. The worker holds
 //!   at most 16 MiB of downloads, which the client's reading thread puts into the memory that waits for them. Calls
 //!   wait when more than 64 MiB of a stream's uploads (`DATA_QUEUE`) are not credited yet.
-//! - The client sends a sign of life each second. A worker that is silent for 20 s (`SILENCE`) counts as lost.
+//! - Both sides send a sign of life each second, from a thread that does nothing else: a long kernel, a driver that blocks
+//!   and a slow link with much to carry are no silence. A worker that is silent for 20 s (`SILENCE`) counts as lost. One
+//!   that handles a single message for two minutes (`STUCK`) sends no more signs: no call waits for it for ever.
 //! - A lost connection is [`Error::Lost`](crate::Error::Lost) for every call. Opening the device again connects again.
 //!
 //! # Trust
@@ -46,10 +48,12 @@ use std::time::Duration;
 pub use self::{
     client::{Connector, Pipes, ReadPipe, RemoteHost, WorkerHandle, WritePipe},
     frame::VERSION,
+    registry::program_hash,
     worker::serve,
 };
 
-/// Uploads of at most this many bytes are part of their operation's frame.
+/// Uploads of at most this many bytes are part of their operation's frame. Downloads of at most this many are written
+/// together with the event after them.
 const INLINE_BYTES: u64 = 16 << 10;
 
 /// Size of one copy on the worker's device. Larger ones are made of several.
@@ -67,6 +71,9 @@ const OPERATION_CREDIT: u64 = OPERATION_WINDOW / 4;
 fn exceeds_operation_window(in_flight: u64, more: u64) -> bool {
     in_flight >= OPERATION_CREDIT && in_flight.saturating_add(more) > OPERATION_WINDOW
 }
+
+/// How long a worker may take to handle a message before it counts as hung. Shorter in unit tests, which wait for it.
+const STUCK: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 120 });
 
 /// Maximum bytes of a stream's copies that the worker holds, in each direction.
 const DATA_WINDOW: u64 = 16 << 20;
@@ -86,5 +93,8 @@ const MAX_OBJECTS: usize = 1 << 20;
 /// Maximum number of requests that a worker answers at once.
 const MAX_REQUESTS: usize = 4096;
 
-/// How long a worker may be silent, although it is asked for a sign of life. Shorter in unit tests, which wait for it.
+/// Time between two signs of life.
+const ALIVE: Duration = Duration::from_secs(1);
+
+/// How long a worker may be silent. Shorter in unit tests, which wait for it.
 const SILENCE: Duration = Duration::from_secs(if cfg!(test) { 8 } else { 20 });

@@ -1,7 +1,7 @@
 //! The outbox of one side of a connection: what is to be sent, and who sends it.
 //!
 //! A thread that has something urgent writes it itself if nobody else is writing, and what was put before along with it.
-//! The outbox's own thread writes copies, and what was put while another thread wrote.
+//! The outbox's own thread writes large copies, and what was put while another thread wrote.
 //!
 //! Messages of the *order* are sent first, in the order in which they were put. Each stream has a *lane* of its own for
 //! large copies and for what must come after them. When the order is empty, lanes take turns, a frame each: a message
@@ -16,7 +16,7 @@ use std::{
 };
 
 use super::{
-    WritePipe,
+    INLINE_BYTES, WritePipe,
     frame::{FrameWriter, MAX_PAYLOAD},
     message::Id,
 };
@@ -117,7 +117,7 @@ enum Turn {
     Piece(Id, Copy),
 }
 
-/// Whether a turn may be a piece of a copy, which takes long to write.
+/// Whether a turn may be a piece of a copy that takes long to write.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Allowed {
     Messages,
@@ -225,7 +225,8 @@ impl Outbox {
         Ok(())
     }
 
-    /// Puts a copy at the end of a lane. The outbox's thread sends it.
+    /// Puts a copy at the end of a lane. The outbox's thread sends it, or a small one the thread whose message comes next:
+    /// both are then one write.
     pub(super) fn put_copy(&self, lane: Id, copy: Copy) -> Result<(), String> {
         self.put_item(lane, Item::Copy(copy))?;
         self.filled.notify_one();
@@ -397,7 +398,8 @@ impl Lane {
             _ if self.is_sending => false,
             Some(Item::Message(_)) => true,
             Some(Item::Copy(copy)) => {
-                allowed == Allowed::All && copy.next_piece().len() as u64 <= self.credit
+                let bytes = copy.next_piece().len() as u64;
+                bytes <= self.credit && (allowed == Allowed::All || bytes <= INLINE_BYTES)
             }
             None => false,
         }

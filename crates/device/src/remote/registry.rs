@@ -62,8 +62,9 @@ pub(super) fn make(function: &str, arguments: &[u8]) -> Result<Kernel, String> {
     }
 }
 
-/// The hash of this program's executable, if it can be read.
-pub(crate) fn program_hash() -> Option<[u8; 32]> {
+/// Returns the BLAKE3 hash of this program's executable, if it can be read. A worker that has the same hash is the same
+/// program.
+pub fn program_hash() -> Option<[u8; 32]> {
     static HASH: OnceLock<Option<[u8; 32]>> = OnceLock::new();
     *HASH.get_or_init(|| {
         // On Linux this is the file that was started, even if another one has its name now.

@@ -77,6 +77,8 @@ enum Fault {
     Cut(usize),
     /// A bit of this byte is flipped.
     Flip(usize, u8),
+    /// Nothing passes for this time, after this many bytes.
+    Pause(usize, Duration),
 }
 
 /// A pipe's end with a fault, which counts its bytes.
@@ -97,6 +99,12 @@ impl<P: Read> Read for Faulty<P> {
             }
             _ => into,
         };
+        if let Fault::Pause(at, time) = self.fault
+            && passed >= at
+        {
+            self.fault = Fault::None;
+            thread::sleep(time);
+        }
         let read = self.pipe.read(into)?;
         if let Fault::Flip(at, bit) = self.fault
             && (passed..passed + read).contains(&at)
@@ -581,9 +589,13 @@ impl Connector for Stuck {
             writer.preamble().ok()?;
             reader.preamble().ok()?;
             while let Some(frame) = reader.next::<ToWorker>().ok()? {
-                if let ToWorker::Request { request, .. } = frame.message {
+                if let ToWorker::Request { request, ask } = frame.message {
                     let devices = serde_json::to_string(&[Device::cpu().describe()]).unwrap();
-                    let answer = Ok(Answer::Devices { devices, absent: "[]".into() });
+                    let (absent, version) = ("[]".into(), "1".into());
+                    let answer = Ok(match ask {
+                        Ask::Open { .. } => Answer::Opened(Device::cpu().capabilities().unwrap()),
+                        _ => Answer::Devices { devices, absent, version },
+                    });
                     writer.write(&encode(&ToClient::Answer { request, answer }).unwrap(), &[]).ok()?;
                     writer.flush().ok()?;
                 }
@@ -604,6 +616,110 @@ fn a_worker_that_reads_nothing_more_is_lost_whichever_thread_writes_to_it() {
     thread::sleep(Duration::from_millis(1500));
     let error = within_seconds(move || host.devices()[0].buffer::<u8>(1).unwrap_err());
     assert!(error.to_string().contains("silent"), "{error}");
+}
+
+#[test]
+fn a_wait_with_a_timeout_ends_in_time_although_the_pipe_is_full() {
+    let stuck = Stuck::default();
+    let host = RemoteHost::connect("stuck", Arc::new(stuck.clone()), Duration::from_secs(10)).unwrap();
+    let mut stream = host.devices()[0].stream().unwrap();
+    stuck.fill();
+    // The thread that sends signs of life has met the full pipe, and holds it.
+    thread::sleep(Duration::from_millis(1500));
+    let start = Instant::now();
+    for _ in 0..3 {
+        let error = stream.wait_timeout(Duration::from_millis(100)).unwrap_err();
+        assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+    }
+    assert!(start.elapsed() < Duration::from_secs(2), "it took {:?}", start.elapsed());
+}
+
+#[test]
+fn a_link_on_which_nothing_passes_for_long_in_one_direction_is_not_lost() {
+    // A large upload on a slow link is as silent.
+    let pause = Fault::Pause(2000, SILENCE + Duration::from_secs(3));
+    let worker = ThreadWorker::with_faults(pause, Fault::None);
+    within_seconds(move || connect(&worker).and_then(|device| round_trip(&device))).unwrap();
+}
+
+/// A worker on a thread, whose processor has faults.
+#[derive(Debug)]
+struct FaultyWorker(Device);
+
+impl Connector for FaultyWorker {
+    fn connect(&self) -> Result<Pipes, String> {
+        let ((input, to_worker), (from_worker, output)) = (pipe().unwrap(), pipe().unwrap());
+        let inventory = Inventory::from_parts(vec![self.0.clone()], Vec::new());
+        thread::spawn(move || serve(inventory, input, output));
+        let worker = Arc::new(NoHandle);
+        Ok(Pipes { from_worker: Box::new(from_worker), to_worker: Box::new(to_worker), worker })
+    }
+}
+
+#[test]
+fn a_worker_that_hangs_in_a_message_is_lost_and_one_that_is_slow_is_not() {
+    let (device, faults) = crate::testing::Faults::wrap(&Device::cpu());
+    let host = RemoteHost::connect("hung", Arc::new(FaultyWorker(device)), Duration::from_secs(10)).unwrap();
+    let device = host.devices()[0].clone();
+    let (data, numbers) = (device.buffer::<u32>(100_000).unwrap(), vec![7; 100_000]);
+    let mut stream = device.stream().unwrap();
+    stream.upload(&numbers, &data).unwrap();
+    stream.wait().unwrap();
+    // The thread that reads allocates memory for an upload. A slow allocation is waited for.
+    faults.at_next(crate::testing::Fault::Hang);
+    let release = faults.clone();
+    thread::spawn(move || {
+        thread::sleep(Duration::from_millis(1200));
+        release.release();
+    });
+    stream.upload(&numbers, &data).unwrap();
+    assert_eq!(stream.download(&data).unwrap().wait().unwrap(), numbers);
+    faults.at_next(crate::testing::Fault::Hang);
+    stream.upload(&numbers, &data).unwrap();
+    let error = within_seconds(move || stream.wait().unwrap_err());
+    assert!(error.to_string().contains("silent"), "{error}");
+    faults.release();
+}
+
+#[test]
+fn a_worker_that_lives_and_does_not_list_its_devices_is_given_up_after_the_timeout() {
+    #[derive(Debug)]
+    struct Mute;
+    impl Connector for Mute {
+        fn connect(&self) -> Result<Pipes, String> {
+            let ((input, to_worker), (from_worker, output)) = (pipe().unwrap(), pipe().unwrap());
+            thread::spawn(move || -> io::Result<()> {
+                let mut writer = FrameWriter::new(output);
+                writer.preamble()?;
+                loop {
+                    writer.write(&encode(&ToClient::Alive).unwrap(), &[])?;
+                    writer.flush()?;
+                    thread::sleep(Duration::from_millis(50));
+                    let _ = &input;
+                }
+            });
+            let worker = Arc::new(NoHandle);
+            Ok(Pipes { from_worker: Box::new(from_worker), to_worker: Box::new(to_worker), worker })
+        }
+    }
+    let start = Instant::now();
+    let error = RemoteHost::connect("mute", Arc::new(Mute), Duration::from_millis(300)).unwrap_err();
+    assert!(error.to_string().contains("no answer within 300ms"), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn a_machine_with_another_byte_order_is_refused() {
+    let mut greeting = Vec::new();
+    FrameWriter::new(&mut greeting).preamble().unwrap();
+    let last = greeting.len() - 4;
+    greeting[last..].reverse();
+    for error in [
+        FrameReader::new(&greeting[..]).preamble().unwrap_err(),
+        FrameReader::new(&greeting[..]).exact_preamble().unwrap_err(),
+    ] {
+        assert!(error.to_string().contains("byte order"), "{error}");
+    }
 }
 
 /// Counts the panics of all threads of the protocol in this process.
@@ -730,7 +846,7 @@ impl Choices {
     fn message_to_worker(&mut self) -> (ToWorker, Vec<u8>) {
         let plain = |message| (message, Vec::new());
         match self.below(20) {
-            0 => plain(ToWorker::Ping),
+            0 => plain(ToWorker::Alive),
             1..=5 => plain(ToWorker::Request { request: self.id(), ask: self.ask() }),
             6 if self.below(4) == 0 => plain(ToWorker::Close { opening: self.id() }),
             7 => plain(ToWorker::Drop { object: self.id() }),
@@ -762,13 +878,13 @@ impl Choices {
         };
         let plain = |message| (message, Vec::new());
         match self.below(8) {
-            0 => plain(ToClient::Pong),
+            0 => plain(ToClient::Alive),
             1 | 2 => {
                 let answer = match self.below(6) {
                     0 => Err(error(self)),
                     1 => Ok(Answer::Occupancy(None)),
                     2 => Ok(Answer::Compiled { body: "Rust".into() }),
-                    3 => Ok(Answer::Devices { devices: "[".into(), absent: "]".into() }),
+                    3 => Ok(Answer::Devices { devices: "[".into(), absent: "]".into(), version: "1".into() }),
                     _ => Ok(Answer::Done),
                 };
                 plain(ToClient::Answer { request: self.id(), answer })
@@ -886,13 +1002,14 @@ proptest! {
         let ask = ToWorker::Request { request: 1, ask: Ask::Devices };
         let mut valid = frames_to_worker(vec![(ask, Vec::new()); 10]);
         let (length, change) = (valid.len(), bytes.first().copied().unwrap_or(1).max(1));
-        let at = 20 + at % (length - 20);
+        let greeting = frames_to_worker([]).len();
+        let at = greeting + at % (length - greeting);
         valid[at] ^= change;
         prop_assert!(serve_bytes(valid).is_err());
     }
 
     #[test]
-    fn no_bytes_are_decoded_to_more_memory_than_they_have(bytes in proptest::collection::vec(any::<u8>(), 0..500)) {
+    fn no_bytes_are_decoded_to_a_much_longer_message(bytes in proptest::collection::vec(any::<u8>(), 0..500)) {
         // A length in the bytes is not believed before the elements are there.
         if let Ok(message) = postcard::from_bytes::<ToWorker>(&bytes) {
             prop_assert!(encode(&message).unwrap().len() <= 2 * bytes.len() + 100);
@@ -988,7 +1105,7 @@ impl Connector for RandomWorker {
                 let answer = match frame.message {
                     ToWorker::Request { request, ask: Ask::Devices } => {
                         let devices = serde_json::to_string(&[Device::cpu().describe()]).unwrap();
-                        Some((request, Answer::Devices { devices, absent: "[]".into() }))
+                        Some((request, Answer::Devices { devices, absent: "[]".into(), version: "1".into() }))
                     }
                     ToWorker::Request { request, ask: Ask::Open { .. } } => {
                         Some((request, Answer::Opened(Device::cpu().capabilities().unwrap())))
@@ -1039,9 +1156,9 @@ fn round_trip_of_random_worker(device: &Device) -> Result<()> {
 fn frames_that_are_too_long_or_out_of_order_are_refused() {
     let mut bytes = Vec::new();
     let mut writer = FrameWriter::new(&mut bytes);
-    let ping = encode(&ToWorker::Ping).unwrap();
+    let alive = encode(&ToWorker::Alive).unwrap();
     for _ in 0..3 {
-        writer.write(&ping, &[]).unwrap();
+        writer.write(&alive, &[]).unwrap();
     }
     writer.flush().unwrap();
     drop(writer);
@@ -1056,7 +1173,7 @@ fn frames_that_are_too_long_or_out_of_order_are_refused() {
     }
     let mut long = Vec::new();
     let mut writer = FrameWriter::new(&mut long);
-    writer.write(&ping, &vec![0; MAX_PAYLOAD + 1]).unwrap();
+    writer.write(&alive, &vec![0; MAX_PAYLOAD + 1]).unwrap();
     writer.flush().unwrap();
     drop(writer);
     let error = FrameReader::new(&long[..]).next::<ToWorker>().unwrap_err().to_string();

@@ -14,6 +14,15 @@ use crate::{
 /// The version of Evener. Its own functions are the same in every program that has the same version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// The crates of Evener, whose functions make kernels. A crate of a user may have a name that begins as theirs do.
+const OWN_CRATES: [&str; 5] =
+    ["evener_device", "evener_schedule", "evener_merkle", "evener_mesh", "evener_zk"];
+
+/// Whether a function is Evener's own, by its path.
+fn is_own(function: &str) -> bool {
+    function.split_once("::").is_some_and(|(name, _)| OWN_CRATES.contains(&name))
+}
+
 /// Returns a kernel with what a device of this API needs of it.
 pub(super) fn to_wire(kernel: &Kernel, api: Api, device: &DeviceId) -> Result<WireKernel> {
     let wgsl = |body: &WgslBody| WireWgsl {
@@ -86,8 +95,8 @@ pub(super) fn from_wire(wire: WireKernel, device: &DeviceId) -> Result<Kernel> {
             kernel.wgsl = bodies.into_iter().map(body).collect();
         }
         WireBody::Rust { program, version, function, arguments } => {
-            let is_own = function.starts_with("evener_") && version == VERSION;
-            if !is_own && program_hash() != Some(program) {
+            let is_same = is_own(&function) && version == VERSION;
+            if !is_same && program_hash() != Some(program) {
                 return refuse(
                     "its Rust body is in the client's program, and this worker is another one: start the worker from \
                      the same executable"
@@ -118,4 +127,21 @@ fn untyped_binding(is_written: bool) -> Binding {
     let kernel = Kernel::new("");
     let kernel = if is_written { kernel.writes::<u8>() } else { kernel.reads::<u8>() };
     kernel.bindings[0]
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn only_the_functions_of_eveners_own_crates_are_the_same_in_other_programs() {
+        for function in ["evener_merkle::kernel::rust_merkle", "evener_device::measure::kernels::add"] {
+            assert!(is_own(function), "{function}");
+        }
+        for function in
+            ["evener_mine::add", "evener_merkle_of_mine::add", "mine::evener_merkle::add", "evener_merkle"]
+        {
+            assert!(!is_own(function), "{function}");
+        }
+    }
 }

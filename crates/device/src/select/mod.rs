@@ -37,6 +37,7 @@ impl Inventory {
     /// | `GPU-12345678…`, `12345678…` | the device with this UUID, or with the only UUID that begins like this |
     /// | `h200` | every device whose name contains this, in lower or upper case |
     /// | `cuda:0[40,92]`, `cpu[8,8]` | this device, split into partitions of these many compute units |
+    /// | `gpu-box/cuda:0`, `gpu-box/gpu`, `lab3/cpu[8]` | the same of the devices of another host |
     /// | `-…` | excludes the devices that the rest of the term means |
     ///
     /// A selection that begins with an exclusion starts from the default devices.
@@ -73,13 +74,32 @@ impl Inventory {
     /// Every device except software ones, which use the processor's cores as `cpu` does; software devices too if there is
     /// no other.
     pub fn default_devices(&self) -> Vec<Device> {
-        let preferred = self.preferred();
-        let hardware: Vec<Device> = preferred
-            .iter()
-            .filter(|device| device.describe().kind != DeviceKind::Software)
-            .cloned()
-            .collect();
+        let mut preferred = self.preferred();
+        preferred.retain(|device| !self.needs_its_host(device));
+        let is_hardware = |device: &&Device| device.describe().kind != DeviceKind::Software;
+        let hardware: Vec<Device> = preferred.iter().filter(is_hardware).cloned().collect();
         if hardware.is_empty() { preferred } else { hardware }
+    }
+
+    /// Returns the hosts that a selection names and that have no device in this inventory: `gpu-box` for `gpu-box/gpu`.
+    /// What is before a slash is a host if `is_host` says so, or if what follows is an id, an API or a group.
+    ///
+    /// Fails with [`Error::Selection`] if a term cannot be parsed.
+    pub fn hosts_in(&self, selection: &str, is_host: impl Fn(&str) -> bool) -> Result<Vec<String>> {
+        let terms = parse::parse(selection)
+            .map_err(|malformed| self.refuse_selection(&malformed.term, malformed.detail))?;
+        let mut hosts: Vec<String> = Vec::new();
+        for (host, rest) in terms.iter().filter_map(|term| term.name.split_once('/')) {
+            let is_here = |device: &Device| {
+                let it = device.describe();
+                it.id.as_str().eq_ignore_ascii_case(host) || is_of_host(device, host)
+            };
+            let is_named = is_host(host) || (name::is_device(rest) && !name::is_device(host));
+            if is_named && !self.views().any(is_here) && !hosts.iter().any(|it| it == host) {
+                hosts.push(host.to_owned());
+            }
+        }
+        Ok(hosts)
     }
 
     /// The preferred view of each physical device.
@@ -136,9 +156,11 @@ struct Selection<'a> {
 
 impl Selection<'_> {
     fn apply(&mut self, term: &Term<'_>) -> Result<()> {
-        let meaning = TermKind::of(term.name, self.candidates());
+        let (scope, name) = self.scope(term.name);
+        let candidates = || self.candidates().filter(|device| scope.contains(self.inventory, device));
+        let meaning = TermKind::of(name, candidates());
         let matches: Vec<Device> =
-            self.candidates().filter(|device| meaning.matches(device.describe())).cloned().collect();
+            candidates().filter(|device| meaning.matches(device.describe())).cloned().collect();
         if term.excludes {
             return self.exclude(term, &meaning, &matches);
         }
@@ -158,6 +180,19 @@ impl Selection<'_> {
                 }
                 Ok(())
             }
+        }
+    }
+
+    /// Returns the hosts that a name is about, and the name without its host.
+    fn scope<'t>(&self, name: &'t str) -> (Scope<'t>, &'t str) {
+        if self.candidates().any(|device| device.id().as_str().eq_ignore_ascii_case(name)) {
+            return (Scope::Everywhere, name);
+        }
+        match name.split_once('/') {
+            Some((host, rest)) if self.candidates().any(|device| is_of_host(device, host)) => {
+                (Scope::Host(host), rest)
+            }
+            _ => (Scope::Unnamed, name),
         }
     }
 
@@ -320,6 +355,31 @@ impl Selection<'_> {
         }
         Ok(self.selected.into_iter().map(|selected| selected.device).collect())
     }
+}
+
+/// The hosts whose devices a name can mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope<'t> {
+    /// This machine and every host: the name is an id.
+    Everywhere,
+    /// This host only.
+    Host(&'t str),
+    /// This machine and the hosts that need not be named.
+    Unnamed,
+}
+
+impl Scope<'_> {
+    fn contains(self, inventory: &Inventory, device: &Device) -> bool {
+        match self {
+            Scope::Everywhere => true,
+            Scope::Host(host) => is_of_host(device, host),
+            Scope::Unnamed => !inventory.needs_its_host(device),
+        }
+    }
+}
+
+fn is_of_host(device: &Device, host: &str) -> bool {
+    device.describe().host.as_ref().is_some_and(|it| it.eq_ignore_ascii_case(host))
 }
 
 fn ids(devices: &[Device]) -> String {

@@ -96,6 +96,15 @@ impl TermKind {
     }
 }
 
+/// Whether a name is an API, a group or an id, such as `cuda:0` and its partition `cuda:0/a`.
+pub(super) fn is_device(name: &str) -> bool {
+    let name = name.split('/').next().unwrap_or(name).to_lowercase();
+    match name.split_once(':') {
+        Some((api, number)) => keyword(api).is_some() && number.parse::<u32>().is_ok(),
+        None => keyword(&name).is_some(),
+    }
+}
+
 fn keyword(name: &str) -> Option<TermKind> {
     Some(match name {
         "cuda" => TermKind::Api(Api::Cuda),

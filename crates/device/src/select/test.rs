@@ -47,6 +47,70 @@ fn refused(selection: &str) -> (String, String, String) {
     }
 }
 
+/// A machine with a card, and two hosts with a card and a processor each.
+fn cluster() -> Inventory {
+    let device = |host: Option<&str>, id: &str, api, kind| {
+        let prefix = host.map(|host| format!("{host}/")).unwrap_or_default();
+        let host = host.map(str::to_owned);
+        fake::device(Description {
+            api,
+            kind,
+            host,
+            name: format!("NVIDIA {id}"),
+            pci: (kind != DeviceKind::Cpu).then(|| "0000:01:00.0".into()),
+            compute_units: Some(16),
+            ..fake::description(&format!("{prefix}{id}"))
+        })
+    };
+    let views = [None, Some("box"), Some("lab3")].into_iter().flat_map(|host| {
+        let card = |id, api| device(host, id, api, DeviceKind::Discrete);
+        let cpu = device(host, "cpu", Api::Cpu, DeviceKind::Cpu);
+        [card("cuda:0", Api::Cuda), card("vulkan:0", Api::Vulkan), cpu]
+    });
+    Inventory::each_once(views.collect(), Vec::new())
+}
+
+fn ids_of(inventory: &Inventory, selection: &str) -> String {
+    let devices = inventory.select(selection).unwrap();
+    devices.iter().map(|device| device.id().as_str()).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_term_after_a_host_means_its_devices_only() {
+    let all = cluster();
+    assert_eq!(ids_of(&all, "box/cuda:0"), "box/cuda:0");
+    assert_eq!(ids_of(&all, "box/gpu"), "box/cuda:0");
+    assert_eq!(ids_of(&all, "BOX/vulkan"), "box/vulkan:0");
+    assert_eq!(ids_of(&all, "box/all,lab3/cpu[8]"), "box/cuda:0 box/cpu lab3/cpu/a");
+    assert_eq!(ids_of(&all, "cpu,lab3/nvidia"), "cpu lab3/cuda:0 lab3/cpu");
+    assert_eq!(ids_of(&all, "gpu"), "cuda:0 box/cuda:0 lab3/cuda:0");
+    assert_eq!(ids_of(&all, "gpu,-box/gpu"), "cuda:0 lab3/cuda:0");
+    assert_eq!(ids_of(&all, "cpu"), "cpu", "an id of this machine");
+    assert!(all.select("box/software").is_err());
+    assert!(all.select("lab4/gpu").is_err());
+}
+
+#[test]
+fn a_host_that_must_be_named_is_in_no_group() {
+    let named = cluster().with_named_only("box");
+    assert_eq!(ids_of(&named, "all"), "cuda:0 cpu lab3/cuda:0 lab3/cpu");
+    assert_eq!(ids_of(&named, "all,box/gpu"), "cuda:0 cpu lab3/cuda:0 lab3/cpu box/cuda:0");
+    assert_eq!(ids_of(&named, "cpu,box/cpu"), "cpu box/cpu");
+    let default: Vec<_> = named.default_devices().iter().map(|device| device.id().to_string()).collect();
+    assert_eq!(default, ["cuda:0", "cpu", "lab3/cuda:0", "lab3/cpu"]);
+}
+
+#[test]
+fn hosts_are_found_in_a_selection() {
+    let hosts = |selection: &str| machine().hosts_in(selection, |name| name == "known").unwrap().join(" ");
+    assert_eq!(hosts("all,gpu-box/gpu,-gpu-box/cuda:1,lab3/cpu[8]"), "gpu-box lab3");
+    assert_eq!(hosts("known/h200,unknown/h200"), "known");
+    assert_eq!(hosts("cpu[1,1],cpu/a,cuda:0[40,92],cuda:0/b,cuda:7/a,H200/PCIe"), "");
+    assert!(machine().hosts_in("cpu[", |_| false).is_err());
+    let (all, is_host) = (cluster(), |_: &str| true);
+    assert!(all.hosts_in("box/gpu,lab3/cpu", is_host).unwrap().is_empty(), "they are in the inventory");
+}
+
 #[test]
 fn software_devices_are_not_default_devices() {
     let ids: Vec<_> = machine().default_devices().iter().map(|device| device.id().to_string()).collect();

@@ -125,6 +125,10 @@ struct FaultInjector {
 
 impl Faults {
     /// Wraps a device. The wrapped device has the same id, and works as before until a fault is injected.
+    ///
+    /// Opening the device, allocations, copies, compilations, launches and waits are operations. Plain Rust code on the
+    /// processor needs none, so that no fault reaches it: closures of tasks, and the proofs, multi-scalar multiplications and
+    /// transforms of `evener-zk` there.
     pub fn wrap(device: &Device) -> (Device, Faults) {
         let injector = Arc::new(FaultInjector {
             device: device.id().clone(),

@@ -49,6 +49,14 @@ impl Source for FaultySource {
     fn bind_thread(&self, index: usize) {
         self.inner.bind_thread(index);
     }
+
+    fn is_there(&self) -> bool {
+        self.inner.is_there()
+    }
+
+    fn available_until(&self) -> Option<Instant> {
+        self.inner.available_until()
+    }
 }
 
 /// One opening of the wrapped device: a loss ends this opening, not the next.
@@ -147,6 +155,10 @@ impl HostMemory for FaultyHostMemory {
             }
         }
         Ok(())
+    }
+
+    fn zero_on_release(&mut self) {
+        self.inner.zero_on_release();
     }
 
     fn share(self: Box<Self>) -> Arc<dyn SharedMemory> {

@@ -4,7 +4,8 @@
 //! also tested as partitions of 40 units and the rest, the processor as one core and the rest. All of them are tested once
 //! more as the devices of a worker, `worker/cpu` and so on: this program again, in a process of its own. The trials of a kind of
 //! device that the machine lacks are listed as ignored, so that they count as skipped and never as passed.
-//! `EVENER_TEST_DEVICES` limits the devices, for example to `cuda:0,cpu`.
+//! `EVENER_TEST_DEVICES` limits the devices, for example to `cuda:0,cpu`. With `EVENER_TEST_LAUNCHER`, a command such as
+//! `ssh host1`, the worker is on the machine that the command reaches, and only its devices are tested.
 //! Trials print why they are skipped, and cause panics.
 #![allow(clippy::print_stderr, clippy::panic)]
 
@@ -88,7 +89,8 @@ fn devices() -> Vec<Device> {
         Err(why) => panic!("no worker: {why}"),
     };
     let mut devices: Vec<Device> = Vec::new();
-    for device in inventory.devices().iter().chain(worker.devices()) {
+    let local = if own_worker::has_launcher() { &[] } else { inventory.devices() };
+    for device in local.iter().chain(worker.devices()) {
         devices.push(device.clone());
         let units = device.describe().compute_units.unwrap_or(0);
         let sizes = match device.describe().api {

@@ -8,6 +8,7 @@ pub(crate) const ALL: &[Behaviour] = &[
     ("new_buffers_are_zero_even_when_reused", zeroed),
     ("memory_in_use_and_its_peak_are_counted", counted),
     ("host_memory_for_copies_is_counted", pinned),
+    ("host_memory_of_secrets_is_zero_when_it_is_reused", secret),
     ("a_thousand_openings_leak_nothing", thousand_openings),
 ];
 
@@ -20,6 +21,39 @@ fn zeroed(device: &Device) -> Outcome {
             ensure!(found.iter().all(|&word| word == 0), "round {round}: {len} words are not all zero");
             stream.upload(&vec![u32::MAX; len], &buffer)?;
             stream.wait()?;
+        }
+    }
+    Ok(())
+}
+
+/// Host memory with secrets is zeroed, whether it comes back from its copy or is dropped with it.
+fn secret(device: &Device) -> Outcome {
+    const LEN: usize = 50_000;
+    let buffer = device.buffer::<u32>(LEN)?;
+    let mut stream = device.stream()?;
+    for direction in [Direction::Upload, Direction::Download] {
+        stream.fill(&buffer, 0x5ec_5ec)?;
+        for waits in [true, false] {
+            let mut host = device.host_buffer::<u32>(LEN, direction)?.zeroed_on_release();
+            host.as_mut_slice().fill(0x5ec_5ec);
+            let transfer = match direction {
+                Direction::Upload => stream.upload_host(host, &buffer)?,
+                Direction::Download => stream.download_host(&buffer, host)?,
+            };
+            if waits {
+                transfer.wait()?;
+            } else {
+                drop(transfer);
+            }
+            stream.wait()?;
+            // The memory may be given back a moment after the copy.
+            for round in 0..3 {
+                let reused = device.host_buffer::<u32>(LEN, direction)?;
+                ensure!(
+                    reused.as_slice().iter().all(|&word| word == 0),
+                    "round {round}: {direction:?}, waited for: {waits}"
+                );
+            }
         }
     }
     Ok(())

@@ -1,4 +1,5 @@
-//! This test program once more, as a worker in a process of its own.
+//! This test program once more, as a worker in a process of its own: of this machine, or of one that is reached by the
+//! command in `EVENER_TEST_LAUNCHER`, such as `ssh -F config host1`. That machine has the same files.
 
 use std::{
     io::{stdin, stdout},
@@ -13,6 +14,14 @@ use evener_device::{
 };
 
 const VARIABLE: &str = "EVENER_TEST_WORKER";
+
+/// The command that runs another command on the worker's machine.
+const LAUNCHER: &str = "EVENER_TEST_LAUNCHER";
+
+/// Whether the worker is on a machine that a command reaches.
+pub(crate) fn has_launcher() -> bool {
+    std::env::var_os(LAUNCHER).is_some()
+}
 
 /// Serves this machine's devices and ends the process, if it was started as a worker.
 pub(crate) fn serve_if_asked() {
@@ -33,7 +42,15 @@ struct OwnProgram;
 impl Connector for OwnProgram {
     fn connect(&self) -> Result<Pipes, String> {
         let program = std::env::current_exe().map_err(|why| why.to_string())?;
-        let mut command = Command::new(program);
+        let launcher = std::env::var(LAUNCHER).unwrap_or_default();
+        let mut command = match launcher.split_whitespace().collect::<Vec<_>>().as_slice() {
+            [] => Command::new(program),
+            [launcher, arguments @ ..] => {
+                let mut command = Command::new(launcher);
+                command.args(arguments).arg(format!("exec env {VARIABLE}=1 '{}'", program.display()));
+                command
+            }
+        };
         command.env(VARIABLE, "1").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|why| why.to_string())?;
         match (child.stdin.take(), child.stdout.take()) {

@@ -10,6 +10,8 @@ use std::{
     },
 };
 
+use zeroize::Zeroize;
+
 use super::super::{Address, CacheLine, HostMemory, Memory, Region, SharedMemory, block_cache::BlockCache};
 use crate::{
     describe::DeviceId,
@@ -26,6 +28,8 @@ pub(super) struct CpuBlock {
     bytes: usize,
     /// Whether every byte is still zero, as it came from the system.
     clean: bool,
+    /// Whether it is zeroed before it is freed.
+    is_secret: bool,
     /// Keeps another library's memory alive; `None` for a block of this crate.
     owner: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -41,7 +45,8 @@ impl CpuBlock {
         let lines = usize::try_from(bytes.div_ceil(size_of::<CacheLine>() as u64)).ok()?;
         let lines: Box<[CacheLine]> = bytemuck::allocation::try_zeroed_slice_box(lines).ok()?;
         let bytes = size_of_val::<[CacheLine]>(&lines);
-        Some(CpuBlock { pointer: NonNull::from(Box::leak(lines)).cast(), bytes, clean: true, owner: None })
+        let pointer = NonNull::from(Box::leak(lines)).cast();
+        Some(CpuBlock { pointer, bytes, clean: true, is_secret: false, owner: None })
     }
 
     /// Wraps another library's memory, which stays valid until `owner` is dropped.
@@ -53,7 +58,7 @@ impl CpuBlock {
         bytes: usize,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Self {
-        CpuBlock { pointer, bytes, clean: false, owner: Some(owner) }
+        CpuBlock { pointer, bytes, clean: false, is_secret: false, owner: Some(owner) }
     }
 
     /// Zeroes the block, unless it is known to be zero.
@@ -79,12 +84,16 @@ impl CpuBlock {
 
 impl Default for CpuBlock {
     fn default() -> Self {
-        CpuBlock { pointer: NonNull::<CacheLine>::dangling().cast(), bytes: 0, clean: true, owner: None }
+        let pointer = NonNull::<CacheLine>::dangling().cast();
+        CpuBlock { pointer, bytes: 0, clean: true, is_secret: false, owner: None }
     }
 }
 
 impl Drop for CpuBlock {
     fn drop(&mut self) {
+        if self.is_secret {
+            self.bytes_mut().zeroize();
+        }
         if self.owner.is_none() && self.bytes > 0 {
             let lines = self.bytes / size_of::<CacheLine>();
             let lines = std::ptr::slice_from_raw_parts_mut(self.pointer.as_ptr().cast::<CacheLine>(), lines);
@@ -202,6 +211,10 @@ impl HostMemory for CpuHostMemory {
         self.block = block;
         self.lent = None;
         Ok(())
+    }
+
+    fn zero_on_release(&mut self) {
+        self.block.is_secret = true;
     }
 
     fn share(self: Box<Self>) -> Arc<dyn SharedMemory> {

@@ -326,6 +326,10 @@ impl Backend for CpuBackend {
         Ok(Box::new(unbound(|| CpuStream::start(self.id.clone(), self.pool.clone()))?))
     }
 
+    fn stream_for_thread(&self) -> Result<Box<dyn StreamBackend>> {
+        Ok(Box::new(CpuStream::on_caller(self.id.clone(), self.pool.clone())))
+    }
+
     fn memory(&self) -> MemoryUsage {
         self.cache.usage()
     }

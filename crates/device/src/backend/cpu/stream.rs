@@ -1,4 +1,5 @@
-//! A stream of the CPU device: a thread that takes operations from a channel and runs them in order.
+//! A stream of the CPU device: a thread that takes operations from a channel and runs them in order, or the calling thread
+//! itself, if it does nothing else.
 //!
 //! After an operation fails, later ones are skipped until [`CpuStream::wait`] has returned the error: their input is
 //! missing.
@@ -37,11 +38,32 @@ enum Message {
     ClearFailure,
 }
 
+impl Message {
+    /// Runs the operation, and notes its failure.
+    fn run(self, failure: &mut Option<Error>) {
+        match self {
+            Message::Run(operation) if failure.is_none() => *failure = operation().err(),
+            Message::Run(_) => {}
+            Message::Always(operation) => operation(failure.clone()),
+            Message::ClearFailure => *failure = None,
+        }
+    }
+}
+
+/// Where operations run.
+#[derive(Debug)]
+enum Runner {
+    /// On a thread of the stream's own.
+    Thread(Sender<Message>),
+    /// On the thread that queues them. Holds the first failure since the last wait.
+    Caller(Mutex<Option<Error>>),
+}
+
 #[derive(Debug)]
 pub(super) struct CpuStream {
     device: DeviceId,
     pool: Arc<ThreadPool>,
-    queue: Sender<Message>,
+    runner: Runner,
 }
 
 impl CpuStream {
@@ -51,21 +73,27 @@ impl CpuStream {
             .name(format!("evener-{device}-stream"))
             .spawn(move || {
                 let mut failure: Option<Error> = None;
-                for message in messages {
-                    match message {
-                        Message::Run(operation) if failure.is_none() => failure = operation().err(),
-                        Message::Run(_) => {}
-                        Message::Always(operation) => operation(failure.clone()),
-                        Message::ClearFailure => failure = None,
-                    }
-                }
+                messages.into_iter().for_each(|message| message.run(&mut failure));
             })
             .map_err(|why| Error::lost(&device, "starting a stream", why.to_string()))?;
-        Ok(CpuStream { device, pool, queue })
+        Ok(CpuStream { device, pool, runner: Runner::Thread(queue) })
+    }
+
+    /// A stream whose operations run on the thread that queues them.
+    pub(super) fn on_caller(device: DeviceId, pool: Arc<ThreadPool>) -> Self {
+        CpuStream { device, pool, runner: Runner::Caller(Mutex::default()) }
     }
 
     fn send(&self, message: Message) -> Result<()> {
-        self.queue.send(message).map_err(|_| Error::lost(&self.device, "queueing", "its thread has ended"))
+        match &self.runner {
+            Runner::Thread(queue) => {
+                queue.send(message).map_err(|_| Error::lost(&self.device, "queueing", "its thread has ended"))
+            }
+            Runner::Caller(failure) => {
+                message.run(&mut failure.lock().unwrap_or_else(PoisonError::into_inner));
+                Ok(())
+            }
+        }
     }
 
     /// Returns a kernel of the processor. The kernels of all its partitions can be launched on each of them.

@@ -3,10 +3,10 @@
 use std::{
     any::Any,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, LazyLock, Mutex, PoisonError,
         atomic::{
             AtomicU64,
-            Ordering::{Acquire, Release},
+            Ordering::{Acquire, Relaxed, Release},
         },
     },
     time::{Duration, Instant},
@@ -140,10 +140,6 @@ pub(super) fn ready(guard: &DriverGuard<'_>, code: i32) -> Result<bool> {
 /// Calls `done` until it returns true: spins first, then yields, then sleeps, so that a short wait ends at once and a long
 /// one leaves the core to other threads. Returns false on timeout.
 pub(super) fn poll(timeout: Option<Duration>, mut done: impl FnMut() -> Result<bool>) -> Result<bool> {
-    const SPIN: Duration = Duration::from_micros(50);
-    // A sleep lasts some 60 µs longer than asked, which only a wait of this length hides.
-    const YIELD: Duration = Duration::from_millis(20);
-    const LONGEST_SLEEP: Duration = Duration::from_micros(200);
     let start = Instant::now();
     loop {
         if done()? {
@@ -153,15 +149,92 @@ pub(super) fn poll(timeout: Option<Duration>, mut done: impl FnMut() -> Result<b
         if timeout.is_some_and(|timeout| waited >= timeout) {
             return Ok(false);
         }
-        if waited < SPIN {
-            std::hint::spin_loop();
-        } else if waited < YIELD {
-            std::thread::yield_now();
-        } else {
-            // Sleeping for a sixty-fourth of the time waited so far prolongs the wait by at most that fraction.
-            std::thread::sleep((waited / 64).min(LONGEST_SLEEP));
+        match CORES.pause(waited, EPOCH.elapsed()) {
+            Pause::Spin => std::hint::spin_loop(),
+            Pause::Yield => {
+                std::thread::yield_now();
+                CORES.yielded(start.elapsed() - waited, EPOCH.elapsed());
+            }
+            Pause::Sleep(time) => sleep(time),
         }
     }
+}
+
+/// What a waiting thread does before it polls again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pause {
+    Spin,
+    Yield,
+    Sleep(Duration),
+}
+
+/// Whether other threads wait for the cores of threads that poll.
+///
+/// If a core is free, a thread that yields runs again at once. If another thread waits for the core, that one runs for its
+/// whole slice, which is milliseconds. A thread that sleeps runs again as soon as its time is over, because the system
+/// prefers threads that have slept to those that compute. So a thread that polls yields only while no yield took long.
+#[derive(Debug)]
+struct CoreUse {
+    /// When the last long yield ended, in microseconds since [`EPOCH`]; 0 without one.
+    busy_at: AtomicU64,
+}
+
+/// The cores of this machine.
+static CORES: CoreUse = CoreUse { busy_at: AtomicU64::new(0) };
+static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+impl CoreUse {
+    const SPIN: Duration = Duration::from_micros(50);
+    /// A sleep lasts longer than asked, which only a wait of this length hides.
+    const YIELD: Duration = Duration::from_millis(20);
+    /// A yield that takes this long has let another thread run.
+    const LONG_YIELD: Duration = Duration::from_micros(200);
+    /// For so long after such a yield, no thread yields.
+    const BUSY: Duration = Duration::from_secs(1);
+    const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
+    const LONGEST_SLEEP: Duration = Duration::from_micros(200);
+
+    /// Returns what a thread does that has waited this long. `now` is the time since [`EPOCH`].
+    fn pause(&self, waited: Duration, now: Duration) -> Pause {
+        if waited < Self::SPIN {
+            return Pause::Spin;
+        }
+        let busy_at = self.busy_at.load(Relaxed);
+        let is_busy = busy_at > 0 && now.saturating_sub(Duration::from_micros(busy_at)) < Self::BUSY;
+        if waited < Self::YIELD && !is_busy {
+            return Pause::Yield;
+        }
+        // Sleeping for a sixty-fourth of the time waited so far prolongs the wait by at most that fraction.
+        Pause::Sleep((waited / 64).clamp(Self::SHORTEST_SLEEP, Self::LONGEST_SLEEP))
+    }
+
+    /// Learns how long a yield took.
+    fn yielded(&self, took: Duration, now: Duration) {
+        if took >= Self::LONG_YIELD {
+            self.busy_at.store((now.as_micros() as u64).max(1), Relaxed);
+        }
+    }
+}
+
+/// Sleeps for a time that may be short. By default, Linux lets a thread sleep for 50 µs longer than it asks. The thread may
+/// be the user's, so its setting is restored.
+fn sleep(time: Duration) {
+    #[cfg(target_os = "linux")]
+    {
+        use std::num::NonZeroU64;
+
+        use rustix::thread::{current_timer_slack, set_current_timer_slack};
+        const PRECISE: Option<NonZeroU64> = NonZeroU64::new(1_000);
+        // If the system refuses, sleeps are longer.
+        let before = current_timer_slack().ok().and_then(NonZeroU64::new);
+        let is_precise = before.is_some() && set_current_timer_slack(PRECISE).is_ok();
+        std::thread::sleep(time);
+        if is_precise {
+            let _ = set_current_timer_slack(before);
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    std::thread::sleep(time);
 }
 
 /// A point in a stream.
@@ -257,6 +330,26 @@ mod test {
         progress.reach(7);
         progress.reach(3);
         assert_eq!(progress.finished(), 7);
+    }
+
+    #[test]
+    fn a_waiting_thread_yields_only_while_no_other_thread_waits_for_the_core() {
+        let cores = CoreUse { busy_at: AtomicU64::new(0) };
+        let [micro, milli]: [fn(u64) -> Duration; 2] = [Duration::from_micros, Duration::from_millis];
+        assert_eq!(cores.pause(micro(10), Duration::ZERO), Pause::Spin);
+        for waited in [micro(50), milli(1), milli(19)] {
+            assert_eq!(cores.pause(waited, milli(20)), Pause::Yield, "{waited:?}");
+        }
+        cores.yielded(micro(1), milli(30));
+        assert_eq!(cores.pause(milli(1), milli(30)), Pause::Yield, "the core was free");
+        cores.yielded(milli(3), milli(40));
+        assert_eq!(cores.pause(micro(10), milli(40)), Pause::Spin);
+        for (waited, sleep) in [(micro(60), micro(20)), (micro(6400), micro(100)), (milli(50), micro(200))] {
+            assert_eq!(cores.pause(waited, milli(1_000)), Pause::Sleep(sleep), "{waited:?}");
+        }
+        // After a while it yields again, and learns whether the core is still in use.
+        assert_eq!(cores.pause(milli(1), milli(1_040)), Pause::Yield);
+        assert_eq!(cores.pause(milli(20), milli(1_040)), Pause::Sleep(micro(200)));
     }
 
     #[test]

@@ -8,7 +8,10 @@ use std::{
     alloc::{Layout, alloc_zeroed, dealloc},
     any::Any,
     ptr::NonNull,
-    sync::{Arc, Once},
+    sync::{
+        Arc, Once,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use cudarc::driver::sys::CUdeviceptr;
@@ -239,6 +242,8 @@ impl HostBlock {
 #[derive(Debug)]
 pub(super) struct PinnedBlock {
     block: HostBlock,
+    /// Whether it is zeroed before it returns to the cache.
+    is_secret: AtomicBool,
     open: Arc<OpenDevice>,
 }
 
@@ -259,6 +264,10 @@ impl Drop for PinnedBlock {
             // A copy may have been in flight when the device was lost, so the memory is leaked.
             self.open.host_cache.remove_in_use(class);
         } else {
+            if *self.is_secret.get_mut() {
+                // SAFETY: the block has this many bytes, and neither a host buffer nor a copy uses it any more: they own this.
+                unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), class as usize) }.fill(0);
+            }
             self.open.host_cache.put(class, HostBlock { pointer, class, is_pinned });
         }
     }
@@ -296,7 +305,7 @@ impl CudaHostMemory {
                 }
             }
         };
-        let pinned = Arc::new(PinnedBlock { block, open: open.clone() });
+        let pinned = Arc::new(PinnedBlock { block, is_secret: AtomicBool::new(false), open: open.clone() });
         Ok(CudaHostMemory { pinned, bytes, pending: None })
     }
 
@@ -371,6 +380,10 @@ impl HostMemory for CudaHostMemory {
         drop(context.enter("reclaiming host memory")?);
         let detail = "the copy may still be in flight: wait for its event first";
         Err(Error::unsupported(&context.id, "reclaiming host memory", detail))
+    }
+
+    fn zero_on_release(&mut self) {
+        self.pinned.is_secret.store(true, Relaxed);
     }
 
     fn share(self: Box<Self>) -> Arc<dyn SharedMemory> {

@@ -9,7 +9,7 @@
 
 use std::{
     ffi::{c_int, c_uint},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, Once, PoisonError},
 };
 
 use cudarc::driver::sys::{CUgreenCtx, CUgreenCtxCreate_flags, CUstream};
@@ -198,6 +198,7 @@ impl SplitCard {
     }
 
     fn create(&self, context: DeviceContext, functions: &'static GreenFunctions) -> Result<GreenContexts> {
+        warn_about_queues();
         let guard = context.enter("splitting the device")?;
         let mut left = self.all(&context, &guard, functions)?;
         let mut partitions = Vec::new();
@@ -290,6 +291,20 @@ impl SplitCard {
 
     fn refuse(&self, detail: String) -> Error {
         Error::Split { device: self.id.clone(), sizes: self.sizes.clone(), detail }
+    }
+}
+
+/// Warns once if the card has the driver's default number of queues, which is 8. The work of all streams of a card goes into
+/// them, and streams that share one wait for each other, also those of different partitions.
+fn warn_about_queues() {
+    static WARNED: Once = Once::new();
+    if std::env::var_os("CUDA_DEVICE_MAX_CONNECTIONS").is_none() {
+        WARNED.call_once(|| {
+            tracing::warn!(
+                "partitions with several streams each may wait for each other: start the program with \
+                 CUDA_DEVICE_MAX_CONNECTIONS=32"
+            );
+        });
     }
 }
 

@@ -20,6 +20,7 @@ use std::{
 
 use smallvec::SmallVec;
 use wgpu::{Buffer, BufferTransition, BufferUses, CommandEncoder, MapMode, Queue, SubmissionIndex};
+use zeroize::Zeroize;
 
 use super::{
     super::{
@@ -117,6 +118,16 @@ impl StagingMemory {
         }
     }
 
+    /// Zeroes the memory, which neither the host nor a copy uses. Returns whether it may be reused: wgpu's own memory is
+    /// freed instead.
+    fn zero(&mut self) -> bool {
+        let Some(mapped) = &self.mapped else { return false };
+        // SAFETY: the memory is at least as long as the buffer, `HostAllocator::make` zeroed it, and the caller promises that
+        // it is not in use.
+        unsafe { mapped.slice_mut(self.buffer.size() as usize) }.fill(0);
+        true
+    }
+
     /// Returns the first bytes of a download buffer, for the callback of [`when_idle`](Self::when_idle). Unmaps buffers
     /// of APIs other than Vulkan. Returns `None` if the device is lost.
     pub(super) fn read(&self, bytes: usize) -> Option<Vec<u8>> {
@@ -148,6 +159,8 @@ pub(super) struct StagingBlock {
     direction: Direction,
     /// Whether the host owns it.
     is_host_owned: AtomicBool,
+    /// Whether it is zeroed before it returns to its cache.
+    is_secret: AtomicBool,
     /// Submissions that copy from or to it, since the host owned it last.
     submissions: Mutex<SmallVec<[SubmissionIndex; 1]>>,
     cache: Arc<BlockCache<StagingMemory>>,
@@ -172,13 +185,19 @@ impl Drop for StagingBlock {
     fn drop(&mut self) {
         let (cache, class) = (self.cache.clone(), self.buffer.size());
         let staging = StagingMemory { buffer: self.buffer.clone(), mapped: self.mapped.take() };
+        let is_secret = *self.is_secret.get_mut();
+        let release = move |mut staging: StagingMemory| match !is_secret || staging.zero() {
+            true => cache.put(class, staging),
+            false => cache.remove_in_use(class),
+        };
         if *self.is_host_owned.get_mut() {
-            cache.put(class, staging);
-            return drop(cache.take_excess());
+            release(staging);
+            return drop(self.cache.take_excess());
         }
         // The copy was submitted and may be in flight.
+        let cache = self.cache.clone();
         staging.when_idle(&self.queue, self.direction, move |staging| match staging {
-            Some(staging) => cache.put(class, staging),
+            Some(staging) => release(staging),
             None => cache.remove_in_use(class),
         });
     }
@@ -228,6 +247,7 @@ impl WgpuHostMemory {
             mapped,
             direction,
             is_host_owned: AtomicBool::new(is_host_owned),
+            is_secret: AtomicBool::new(false),
             submissions: Mutex::default(),
             cache,
             queue: open.queue.clone(),
@@ -374,6 +394,16 @@ fn mapping_error(open: &OpenDevice, why: &wgpu::MapRangeError) -> Error {
     Error::lost(&open.id, "accessing host memory", why.to_string())
 }
 
+impl Drop for WgpuHostMemory {
+    fn drop(&mut self) {
+        if let Some(shadow) = &mut self.shadow
+            && self.block.is_secret.load(Relaxed)
+        {
+            bytemuck::cast_slice_mut::<CacheLine, u8>(shadow).zeroize();
+        }
+    }
+}
+
 impl HostMemory for WgpuHostMemory {
     fn bytes(&self) -> &[u8] {
         match (&self.block.mapped, &self.shadow) {
@@ -428,6 +458,10 @@ impl HostMemory for WgpuHostMemory {
             self.bytes_mut()[start..start + len].copy_from_slice(&bytes[..len]);
         }
         Ok(())
+    }
+
+    fn zero_on_release(&mut self) {
+        self.block.is_secret.store(true, Relaxed);
     }
 
     // A copy, because a stream that copies from a block has to own it, and the host could not read it meanwhile.

@@ -10,7 +10,7 @@ use std::{
         mpsc,
     },
     thread::{self, Thread},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use super::memory::DownloadTarget;
@@ -19,8 +19,8 @@ use crate::{
     describe::DeviceId,
     error::{Error, Result},
     remote::{
-        DATA_QUEUE, DATA_WINDOW, SILENCE, exceeds_operation_window,
-        frame::{FrameReader, FrameWriter, VERSION, encode},
+        ALIVE, DATA_QUEUE, DATA_WINDOW, SILENCE, exceeds_operation_window,
+        frame::{FrameError, FrameReader, FrameWriter, VERSION, encode},
         message::{Answer, Ask, Clock, Id, ToClient, ToWorker, WireError},
         outbox::Outbox,
     },
@@ -31,6 +31,16 @@ use crate::{
 pub trait Connector: Debug + Send + Sync {
     /// Returns the pipes of a worker, which need not have answered yet. Fails with a reason for the user.
     fn connect(&self) -> Result<Pipes, String>;
+
+    /// Whether connecting is worth a try now. `false` while a batch system has not started the worker. Returns at once.
+    fn is_there(&self) -> bool {
+        true
+    }
+
+    /// When the worker will be taken away, if that is known. Returns at once.
+    fn available_until(&self) -> Option<Instant> {
+        None
+    }
 }
 
 /// The two pipes of a worker.
@@ -125,18 +135,35 @@ struct InFlight {
     lost: Option<String>,
 }
 
+/// Why a window could not be taken.
+#[derive(Debug)]
+pub(super) enum NotTaken {
+    Lost(String),
+    TimedOut,
+}
+
 impl Window {
-    /// Waits until an operation, and the data that it sends, may be put.
-    pub(super) fn take(&self, operations: u64, data: u64) -> Result<(), String> {
+    /// Waits until an operation, and the data that it sends, may be put: at most for the timeout.
+    pub(super) fn take(&self, operations: u64, data: u64, timeout: Option<Duration>) -> Result<(), NotTaken> {
         let is_full = |state: &mut InFlight| {
             let exceeds_queue = data > 0 && state.data > 0 && state.data + data > DATA_QUEUE;
             state.lost.is_none() && (exceeds_operation_window(state.operations, operations) || exceeds_queue)
         };
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut state = self.freed.wait_while(state, is_full).unwrap_or_else(PoisonError::into_inner);
+        let mut state = match timeout {
+            None => self.freed.wait_while(state, is_full).unwrap_or_else(PoisonError::into_inner),
+            Some(timeout) => {
+                let waited = self.freed.wait_timeout_while(state, timeout, is_full);
+                let (state, elapsed) = waited.unwrap_or_else(PoisonError::into_inner);
+                if elapsed.timed_out() {
+                    return Err(NotTaken::TimedOut);
+                }
+                state
+            }
+        };
         state.operations += operations;
         state.data += data;
-        state.lost.clone().map_or(Ok(()), Err)
+        state.lost.clone().map_or(Ok(()), |reason| Err(NotTaken::Lost(reason)))
     }
 
     fn change(&self, change: impl FnOnce(&mut InFlight)) {
@@ -262,14 +289,28 @@ impl Connection {
 
     /// Asks the worker, and waits for its answer.
     pub(super) fn ask(&self, device: &DeviceId, operation: &str, ask: Ask) -> Result<Answer> {
+        self.ask_within(device, operation, ask, None)
+    }
+
+    /// Asks the worker, and waits for its answer. Without one after the timeout, the connection is lost.
+    pub(super) fn ask_within(
+        &self,
+        device: &DeviceId,
+        operation: &str,
+        ask: Ask,
+        timeout: Option<Duration>,
+    ) -> Result<Answer> {
         let request = self.new_id();
         let slot = Arc::new(Slot::default());
         let encoded = encode(&ToWorker::Request { request, ask })
             .map_err(|why| Error::unsupported(device, operation, why.to_string()))?;
         let asked = self.shared.register(|waiting| drop(waiting.answers.insert(request, slot.clone())));
         let outcome = match asked.and_then(|()| self.shared.outbox.put(encoded)) {
-            // A slot that is waited for without a timeout has a value.
-            Ok(()) => slot.wait(None).unwrap_or_else(|| Err(Failure::Lost("no answer".into()))),
+            Ok(()) => slot.wait(timeout).unwrap_or_else(|| {
+                let reason = format!("no answer within {:?}", timeout.unwrap_or_default());
+                self.shared.lose(reason.clone());
+                Err(Failure::Lost(reason))
+            }),
             Err(reason) => Err(Failure::Lost(reason)),
         };
         outcome.map_err(|failure| self.error(device, operation, failure))
@@ -308,6 +349,11 @@ impl Connection {
         Ok(slot)
     }
 
+    /// Forgets an event that was not sent.
+    pub(super) fn expect_no_event(&self, event: Id) {
+        self.shared.lock().events.remove(&event);
+    }
+
     pub(super) fn expect_download(&self, transfer: Id, target: DownloadTarget) -> Result<(), String> {
         self.shared.register(|waiting| drop(waiting.downloads.insert(transfer, target)))
     }
@@ -329,12 +375,15 @@ fn greet(
     to_worker: Box<dyn WritePipe>,
     worker: Arc<dyn WorkerHandle>,
 ) -> Result<Arc<Shared>, String> {
-    let fail = |reason: String| {
+    // What a program says at its end, it says before it is killed.
+    let last_words = || {
+        let words = worker.last_words();
         worker.end();
-        match worker.last_words() {
-            Some(words) => format!("{words} ({reason})"),
-            None => reason,
-        }
+        words
+    };
+    let fail = |reason: String| match last_words() {
+        Some(words) => format!("{words} ({reason})"),
+        None => reason,
     };
     let mut writer = FrameWriter::new(to_worker);
     // A worker of another version may have ended already: what it wrote says more than a broken pipe.
@@ -350,14 +399,19 @@ fn greet(
         monitor: OnceLock::new(),
     });
     let mut reader = FrameReader::new(Counted { pipe: from_worker, shared: shared.clone() });
-    match reader.preamble().map_err(|why| fail(why.to_string()))? {
+    let version = reader.preamble().map_err(|why| match why {
+        FrameError::Io(_) => last_words().unwrap_or_else(|| "the worker ended without a greeting".into()),
+        FrameError::Malformed(detail) => fail(detail),
+    })?;
+    match version {
         VERSION => {}
         other => {
             let newer = if other > VERSION { "newer" } else { "older" };
-            return Err(fail(format!(
+            worker.end();
+            return Err(format!(
                 "the worker has version {other} of the protocol, which is {newer} than {VERSION}: install the same \
                  version of Evener on both machines"
-            )));
+            ));
         }
     }
     greeted.map_err(|why| fail(why.to_string()))?;
@@ -388,25 +442,24 @@ fn greet(
     Ok(shared)
 }
 
-/// Asks a silent worker for a sign of life each second, and gives it up after [`SILENCE`]. Only time in which this
-/// thread runs counts, not a suspension of this process.
+/// Sends a sign of life each second, and gives up a worker that sends none for [`SILENCE`]. Only time in which this thread
+/// runs counts, not a suspension of this process.
 fn monitor(shared: &Weak<Shared>) {
-    const TICK: Duration = Duration::from_secs(1);
     let (mut before, mut silent) = (0, Duration::ZERO);
     loop {
-        thread::park_timeout(TICK);
+        thread::park_timeout(ALIVE);
         let Some(shared) = shared.upgrade() else { return };
         if shared.lock().lost.is_some() {
             return;
         }
         let received = shared.received.load(Relaxed);
-        silent = if received == before { silent + TICK } else { Duration::ZERO };
+        silent = if received == before { silent + ALIVE } else { Duration::ZERO };
         before = received;
         if silent > SILENCE {
             shared.lose(format!("the worker has been silent for {} s", SILENCE.as_secs()));
-        } else if let Ok(ping) = encode(&ToWorker::Ping) {
+        } else if let Ok(alive) = encode(&ToWorker::Alive) {
             // This thread must not wait for a full pipe, which only a loss ends. The next turn finds one.
-            let _ = shared.outbox.put_for_thread(ping);
+            let _ = shared.outbox.put_for_thread(alive);
         }
     }
 }
@@ -490,7 +543,7 @@ impl Shared {
 
     fn deliver(&self, message: ToClient) -> Result<(), String> {
         match message {
-            ToClient::Pong => {}
+            ToClient::Alive => {}
             ToClient::Answer { request, answer } => {
                 let slot = self.lock().answers.remove(&request).ok_or("an answer to no request")?;
                 slot.set(answer.map_err(Failure::Worker));

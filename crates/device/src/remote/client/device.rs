@@ -3,7 +3,7 @@
 use std::{
     any::Any,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use super::{
@@ -30,8 +30,14 @@ use crate::{
 /// Another machine, or another process, whose devices can be used.
 #[derive(Debug)]
 pub struct RemoteHost {
+    name: String,
+    version: String,
     devices: Vec<Device>,
     absent: Vec<Absent>,
+    /// The devices as the worker describes them.
+    descriptions: Vec<Description>,
+    /// Why it is not there yet, if it is not.
+    awaited: Option<String>,
 }
 
 impl RemoteHost {
@@ -43,13 +49,52 @@ impl RemoteHost {
         let id = DeviceId::from(name);
         let host = Arc::new(Host { name: name.into(), connector, timeout, current: Mutex::new(None) });
         let connection = host.connection(&id, "connecting")?;
-        let answer = connection.ask(&id, "listing the devices", Ask::Devices)?;
-        let (devices, absent) = descriptions(answer).ok_or_else(|| unexpected(&id, "listing the devices"))?;
-        let source = |description: Description| {
-            let path = DevicePath { id: description.id.as_str().to_owned(), splits: Vec::new() };
-            Device::from_source(Arc::new(RemoteSource::new(host.clone(), path, description)))
-        };
-        Ok(RemoteHost { devices: devices.into_iter().map(source).collect(), absent })
+        let answer = connection.ask_within(&id, "listing the devices", Ask::Devices, Some(timeout))?;
+        let Listed { devices, absent, version } =
+            listed(answer).ok_or_else(|| unexpected(&id, "listing the devices"))?;
+        let descriptions = devices.clone();
+        let devices = sources(&host, devices);
+        Ok(RemoteHost { name: name.into(), version, devices, absent, descriptions, awaited: None })
+    }
+
+    /// A host whose worker is still to come, for the stated reason. Its devices are expected to be these, as the worker
+    /// will describe them: opening one connects, and fails if the worker is not there or has no such device.
+    pub fn awaited(
+        name: &str,
+        connector: Arc<dyn Connector>,
+        timeout: Duration,
+        devices: Vec<Description>,
+        reason: String,
+    ) -> RemoteHost {
+        let host = Arc::new(Host { name: name.into(), connector, timeout, current: Mutex::new(None) });
+        RemoteHost {
+            name: name.into(),
+            version: String::new(),
+            devices: sources(&host, devices.clone()),
+            absent: Vec::new(),
+            descriptions: devices,
+            awaited: Some(reason),
+        }
+    }
+
+    /// Why the worker was not there yet, if this host is an [awaited](RemoteHost::awaited) one.
+    pub fn awaited_reason(&self) -> Option<&str> {
+        self.awaited.as_deref()
+    }
+
+    /// Its devices as the worker describes them, without the host's name.
+    pub fn descriptions(&self) -> &[Description] {
+        &self.descriptions
+    }
+
+    /// The name that its devices' ids begin with.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The version of Evener there.
+    pub fn version(&self) -> &str {
+        &self.version
     }
 
     /// Its devices.
@@ -63,9 +108,26 @@ impl RemoteHost {
     }
 }
 
-fn descriptions(answer: Answer) -> Option<(Vec<Description>, Vec<Absent>)> {
-    let Answer::Devices { devices, absent } = answer else { return None };
-    Some((serde_json::from_str(&devices).ok()?, serde_json::from_str(&absent).ok()?))
+/// Makes devices of a worker's descriptions.
+fn sources(host: &Arc<Host>, descriptions: Vec<Description>) -> Vec<Device> {
+    let source = |description: Description| {
+        let path = DevicePath { id: description.id.as_str().to_owned(), splits: Vec::new() };
+        Device::from_source(Arc::new(RemoteSource::new(host.clone(), path, description)))
+    };
+    descriptions.into_iter().map(source).collect()
+}
+
+/// A worker's answer to the question for devices.
+struct Listed {
+    devices: Vec<Description>,
+    absent: Vec<Absent>,
+    version: String,
+}
+
+fn listed(answer: Answer) -> Option<Listed> {
+    let Answer::Devices { devices, absent, version } = answer else { return None };
+    let (devices, absent) = (serde_json::from_str(&devices).ok()?, serde_json::from_str(&absent).ok()?);
+    Some(Listed { devices, absent, version })
 }
 
 fn unexpected(device: &DeviceId, operation: &str) -> Error {
@@ -94,6 +156,15 @@ impl Host {
         let opened = Arc::new(opened.map_err(|reason| Error::lost(device, operation, reason))?);
         *current = Some(opened.clone());
         Ok(opened)
+    }
+
+    /// Whether there is a connection, or connecting is worth a try.
+    fn is_there(&self) -> bool {
+        // It is held by a thread that connects.
+        let Ok(current) = self.current.try_lock() else { return true };
+        let is_connected = current.as_ref().is_some_and(|connection| !connection.is_lost());
+        drop(current);
+        is_connected || self.connector.is_there()
     }
 }
 
@@ -144,13 +215,21 @@ impl Source for RemoteSource {
         let connection = self.host.connection(device, OPERATION)?;
         let ask = Ask::Split { device: self.path.clone(), sizes: sizes.to_vec() };
         let answer = connection.ask(device, OPERATION, ask)?;
-        let (parts, _) = descriptions(answer).ok_or_else(|| unexpected(device, OPERATION))?;
+        let parts = listed(answer).ok_or_else(|| unexpected(device, OPERATION))?.devices;
         let source = |(index, description): (u32, Description)| {
             let mut path = self.path.clone();
             path.splits.push((sizes.to_vec(), index));
             Arc::new(RemoteSource::new(self.host.clone(), path, description)) as Arc<dyn Source>
         };
         Ok((0..).zip(parts).map(source).collect())
+    }
+
+    fn is_there(&self) -> bool {
+        self.host.is_there()
+    }
+
+    fn available_until(&self) -> Option<Instant> {
+        self.host.connector.available_until()
     }
 }
 

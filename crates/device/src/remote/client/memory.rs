@@ -7,13 +7,39 @@ use std::{
     time::Duration,
 };
 
+use zeroize::Zeroize;
+
 use crate::{
     backend::{CacheLine, HostMemory, SharedMemory},
     describe::DeviceId,
     error::{Error, Result},
 };
 
-type Block = Vec<CacheLine>;
+/// A block of memory.
+#[derive(Debug, Default)]
+struct Block {
+    lines: Vec<CacheLine>,
+    /// Whether it is zeroed before it is freed.
+    is_secret: bool,
+}
+
+impl Block {
+    fn bytes(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.lines)
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        bytemuck::cast_slice_mut(&mut self.lines)
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if self.is_secret {
+            self.bytes_mut().zeroize();
+        }
+    }
+}
 
 /// How long a block may take to be returned after its copy has finished.
 const RETURN_LIMIT: Duration = Duration::from_secs(5);
@@ -37,8 +63,8 @@ impl RemoteHostMemory {
     /// Allocates zeroed memory. Returns `None` if there is not enough.
     pub(super) fn new(bytes: u64, device: DeviceId) -> Option<Self> {
         let bytes = usize::try_from(bytes).ok()?;
-        let block = bytemuck::allocation::try_zeroed_vec(bytes.div_ceil(size_of::<CacheLine>())).ok()?;
-        Some(RemoteHostMemory { device, block, bytes, lent: None })
+        let lines = bytemuck::allocation::try_zeroed_vec(bytes.div_ceil(size_of::<CacheLine>())).ok()?;
+        Some(RemoteHostMemory { device, block: Block { lines, is_secret: false }, bytes, lent: None })
     }
 
     pub(super) fn of<'a>(memory: &'a mut dyn HostMemory, device: &DeviceId) -> Result<&'a mut Self> {
@@ -62,12 +88,12 @@ impl RemoteHostMemory {
 
 impl HostMemory for RemoteHostMemory {
     fn bytes(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.block)[..self.held()]
+        &self.block.bytes()[..self.held()]
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
         let held = self.held();
-        &mut bytemuck::cast_slice_mut(&mut self.block)[..held]
+        &mut self.block.bytes_mut()[..held]
     }
 
     fn reclaim(&mut self) -> Result<()> {
@@ -84,6 +110,10 @@ impl HostMemory for RemoteHostMemory {
         Ok(())
     }
 
+    fn zero_on_release(&mut self) {
+        self.block.is_secret = true;
+    }
+
     fn share(self: Box<Self>) -> Arc<dyn SharedMemory> {
         Arc::new(RemoteSharedMemory { bytes: self.held(), block: self.block })
     }
@@ -98,7 +128,7 @@ struct RemoteSharedMemory {
 
 impl SharedMemory for RemoteSharedMemory {
     fn bytes(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.block)[..self.bytes]
+        &self.block.bytes()[..self.bytes]
     }
 }
 
@@ -126,7 +156,7 @@ pub(super) struct LentPart {
 
 impl AsRef<[u8]> for LentPart {
     fn as_ref(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.block.block)[self.range.clone()]
+        &self.block.block.bytes()[self.range.clone()]
     }
 }
 
@@ -166,7 +196,7 @@ impl DownloadTarget {
         }
         let piece = self.missing.start..self.missing.start + bytes;
         self.missing.start = piece.end;
-        bytemuck::cast_slice_mut(&mut self.block.block).get_mut(piece)
+        self.block.block.bytes_mut().get_mut(piece)
     }
 
     pub(super) fn is_complete(&self) -> bool {

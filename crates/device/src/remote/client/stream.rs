@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    connection::{Failure, Reading, Slot, Window},
+    connection::{Failure, NotTaken, Reading, Slot, Window},
     device::{Object, Opening, RemoteBoundKernel},
     memory::{DownloadTarget, LentPart, RemoteHostMemory, SharedPart},
 };
@@ -26,6 +26,9 @@ use crate::{
         outbox::{Copy, Payload},
     },
 };
+
+/// The name of a wait in errors.
+const WAITING: &str = "waiting for a stream";
 
 #[derive(Debug)]
 pub(super) struct RemoteStream {
@@ -51,21 +54,38 @@ impl RemoteStream {
 
     /// Queues an operation and the data that it sends inside of its frame. It starts with the next event, flush or wait.
     fn run(&self, name: &str, operation: Operation, payload: Vec<u8>) -> Result<()> {
-        self.run_with_data(name, operation, payload, 0)
+        self.run_with_data(name, operation, payload, 0, None)
     }
 
-    fn run_with_data(&self, name: &str, operation: Operation, payload: Vec<u8>, data: u64) -> Result<()> {
+    /// Queues an operation, and announces data that follows. With a timeout, the call neither waits longer for the window
+    /// nor writes to the pipe itself.
+    fn run_with_data(
+        &self,
+        name: &str,
+        operation: Operation,
+        payload: Vec<u8>,
+        data: u64,
+        timeout: Option<Duration>,
+    ) -> Result<()> {
         let starts = matches!(operation, Operation::Event { .. } | Operation::Flush | Operation::Wait { .. });
         let encoded = encode(&ToWorker::Run { stream: self.id, operation })
             .map_err(|why| Error::unsupported(&self.opening.device, name, why.to_string()))?;
         let bytes = (encoded.len() + payload.len()) as u64;
-        let taken = self.window.take(bytes, data);
+        self.window.take(bytes, data, timeout).map_err(|why| match why {
+            NotTaken::Lost(reason) => self.opening.lost(name, reason),
+            NotTaken::TimedOut => self.timed_out(name, timeout.unwrap_or_default()),
+        })?;
         let outbox = self.opening.connection.outbox();
-        let put = taken.and_then(|()| match starts {
-            true => outbox.put(encoded),
-            false => outbox.put_lazily(encoded, payload),
-        });
+        let put = match (starts, timeout) {
+            (true, None) => outbox.put(encoded),
+            (true, Some(_)) => outbox.put_for_thread(encoded),
+            (false, _) => outbox.put_lazily(encoded, payload),
+        };
         put.map_err(|reason| self.opening.lost(name, reason))
+    }
+
+    fn timed_out(&self, operation: &str, after: Duration) -> Error {
+        Error::TimedOut { device: self.opening.device.clone(), operation: operation.into(), after }
     }
 
     /// Uploads a range of bytes, in transfers of which each is one copy for the worker's device.
@@ -76,7 +96,7 @@ impl RemoteStream {
             let to = Span { offset: to.offset + start, bytes: end - start, ..to };
             let transfer = self.opening.connection.new_id();
             let operation = Operation::Upload { to, transfer: Some(transfer) };
-            self.run_with_data(NAME, operation, Vec::new(), end - start)?;
+            self.run_with_data(NAME, operation, Vec::new(), end - start, None)?;
             let payload = part(start as usize..end as usize);
             let copy = Copy { transfer, offset: 0, payload, sent: 0 };
             let put = self.opening.connection.outbox().put_copy(self.id, copy);
@@ -103,12 +123,20 @@ impl RemoteStream {
         Ok(WireLaunch { bound: self.own_kernel(bound)?.object.id, groups, params: params.to_vec() })
     }
 
-    fn put_event(&self, operation: impl FnOnce(Id) -> Operation) -> Result<RemoteEvent> {
+    fn put_event(
+        &self,
+        timeout: Option<Duration>,
+        operation: impl FnOnce(Id) -> Operation,
+    ) -> Result<RemoteEvent> {
         const NAME: &str = "recording an event";
         let object = Object::new(&self.opening);
         let slot = self.opening.connection.expect_event(object.id);
         let slot = slot.map_err(|reason| self.opening.lost(NAME, reason))?;
-        self.run(NAME, operation(object.id), Vec::new())?;
+        let queued = self.run_with_data(NAME, operation(object.id), Vec::new(), 0, timeout);
+        if let Err(error) = queued {
+            self.opening.connection.expect_no_event(object.id);
+            return Err(error);
+        }
         Ok(RemoteEvent { object, slot })
     }
 }
@@ -217,7 +245,7 @@ impl StreamBackend for RemoteStream {
     }
 
     fn record_event(&mut self) -> Result<Arc<dyn EventBackend>> {
-        Ok(Arc::new(self.put_event(|event| Operation::Event { event })?))
+        Ok(Arc::new(self.put_event(None, |event| Operation::Event { event })?))
     }
 
     fn wait_event(&mut self, event: &Arc<dyn EventBackend>) -> Result<()> {
@@ -250,15 +278,17 @@ impl StreamBackend for RemoteStream {
             }
             return Err(error);
         }
-        let wait = self.put_event(|event| Operation::Wait { event })?;
-        let outcome = wait.wait(left());
-        match (&outcome, timeout) {
-            (Err(Error::TimedOut { device, operation, .. }), Some(after)) => {
-                let (device, operation) = (device.clone(), operation.clone());
+        let wait = match self.put_event(left(), |event| Operation::Wait { event }) {
+            // It was not sent, and so it does not clear an error.
+            Err(Error::TimedOut { .. }) => return Err(self.timed_out(WAITING, timeout.unwrap_or_default())),
+            wait => wait?,
+        };
+        match wait.wait(left()) {
+            Err(Error::TimedOut { .. }) => {
                 self.unfinished = Some(wait);
-                Err(Error::TimedOut { device, operation, after })
+                Err(self.timed_out(WAITING, timeout.unwrap_or_default()))
             }
-            _ => outcome,
+            outcome => outcome,
         }
     }
 }
@@ -286,7 +316,7 @@ struct RemoteEvent {
 impl RemoteEvent {
     fn outcome(&self, outcome: Result<(), Failure>) -> Result<()> {
         let Opening { connection, device, .. } = &*self.object.opening;
-        outcome.map_err(|failure| connection.error(device, "waiting for a stream", failure))
+        outcome.map_err(|failure| connection.error(device, WAITING, failure))
     }
 }
 
@@ -303,7 +333,7 @@ impl EventBackend for RemoteEvent {
             Some(outcome) => self.outcome(outcome),
             None => Err(Error::TimedOut {
                 device: self.object.opening.device.clone(),
-                operation: "waiting for a stream".into(),
+                operation: WAITING.into(),
                 after: timeout.unwrap_or_default(),
             }),
         }

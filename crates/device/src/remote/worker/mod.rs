@@ -3,16 +3,22 @@
 //! The thread that reads finds the objects that a message names and hands operations to their stream's thread, so that
 //! every object is known when its operations are queued and dropped when they are done, in whichever order the streams
 //! run. Each opened device has a thread for requests, and each stream has two: one queues operations on the device, and
-//! one waits for them. A device that hangs therefore holds up none but its own calls.
+//! one waits for them. A device that hangs therefore holds up none but its own calls. A thread of its own sends signs of
+//! life, which no driver can hold up.
 
 mod session;
 mod stream;
 
-use std::io::Read;
+use std::{
+    io::Read,
+    sync::{Arc, Weak},
+    thread,
+    time::{Duration, Instant},
+};
 
-use self::session::Session;
+use self::session::{Session, Turns};
 use super::{
-    WritePipe,
+    ALIVE, STUCK, WritePipe,
     frame::{FrameReader, FrameWriter, VERSION, encode},
     message::ToClient,
     outbox::Outbox,
@@ -41,10 +47,15 @@ pub fn serve(inventory: Inventory, input: impl Read, output: impl WritePipe + 's
     );
     let outbox = session.outbox();
     let writing = outbox.clone();
-    let spawned = std::thread::Builder::new().name("evener-worker-writer".into()).spawn(move || {
-        writing.run();
-    });
-    let writer = spawned.map_err(|why| why.to_string())?;
+    let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
+        thread::Builder::new()
+            .name(format!("evener-worker-{name}"))
+            .spawn(body)
+            .map_err(|why| why.to_string())
+    };
+    let writer = spawn("writer", Box::new(move || drop(writing.run())))?;
+    let (alive, turns) = (Arc::downgrade(&outbox), session.turns());
+    spawn("alive", Box::new(move || send_signs_of_life(&alive, &turns)))?;
     let outcome = session.run(&mut reader);
     let reason = outcome.as_ref().err().cloned().unwrap_or_else(|| "the client closed the connection".into());
     let last_words = encode(&ToClient::Ended { reason: reason.clone() }).ok();
@@ -53,10 +64,25 @@ pub fn serve(inventory: Inventory, input: impl Read, output: impl WritePipe + 's
     if outcome.is_ok() {
         drop(writer);
     } else {
-        let start = std::time::Instant::now();
-        while !writer.is_finished() && start.elapsed() < std::time::Duration::from_secs(1) {
-            std::thread::sleep(std::time::Duration::from_millis(1));
+        let start = Instant::now();
+        while !writer.is_finished() && start.elapsed() < Duration::from_secs(1) {
+            thread::sleep(Duration::from_millis(1));
         }
     }
     outcome
+}
+
+/// Sends a sign of life each second, until the outbox is closed, or the thread that reads is stuck in a message.
+fn send_signs_of_life(outbox: &Weak<Outbox>, turns: &Turns) {
+    let (mut before, mut since) = (None, Duration::ZERO);
+    while since < STUCK {
+        thread::sleep(ALIVE);
+        let turn = turns.current();
+        since = if turn.is_some() && turn == before { since + ALIVE } else { Duration::ZERO };
+        before = turn;
+        let (Some(outbox), Ok(alive)) = (outbox.upgrade(), encode(&ToClient::Alive)) else { return };
+        if outbox.put_for_thread(alive).is_err() {
+            return;
+        }
+    }
 }

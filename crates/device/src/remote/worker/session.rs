@@ -6,7 +6,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst},
         mpsc::{Sender, channel},
     },
     thread,
@@ -80,6 +80,23 @@ pub(super) struct Session {
     incoming: HashMap<Id, Incoming>,
     /// Requests that are being answered.
     requests: Arc<AtomicUsize>,
+    turns: Arc<Turns>,
+}
+
+/// How many messages the thread that reads has begun to handle, and how many it has handled.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+impl Turns {
+    /// Returns the number of the message that is being handled.
+    pub(super) fn current(&self) -> Option<u64> {
+        let ended = self.ended.load(SeqCst);
+        let begun = self.begun.load(SeqCst);
+        (begun > ended).then_some(begun)
+    }
 }
 
 /// Answers a request once. One that panics is answered too, for the client would wait for it forever.
@@ -131,7 +148,12 @@ impl Session {
             streams: HashMap::new(),
             incoming: HashMap::new(),
             requests: Arc::default(),
+            turns: Arc::default(),
         }
+    }
+
+    pub(super) fn turns(&self) -> Arc<Turns> {
+        self.turns.clone()
     }
 
     pub(super) fn outbox(&self) -> Arc<Outbox> {
@@ -142,6 +164,7 @@ impl Session {
     pub(super) fn run(&mut self, reader: &mut FrameReader<impl Read>) -> Result<(), Violation> {
         while let Some(frame) = reader.next::<ToWorker>().map_err(|why| why.to_string())? {
             let (message_bytes, payload_bytes) = (frame.message_bytes, frame.payload_bytes);
+            self.turns.begun.fetch_add(1, SeqCst);
             match frame.message {
                 ToWorker::Data { transfer, offset } => {
                     self.receive(reader, transfer, offset, payload_bytes)?;
@@ -155,13 +178,15 @@ impl Session {
                 _ if payload_bytes > 0 => return Err("a message with a payload that has none".into()),
                 message => self.handle(message)?,
             }
+            self.turns.ended.fetch_add(1, SeqCst);
         }
         Ok(())
     }
 
     fn handle(&mut self, message: ToWorker) -> Result<(), Violation> {
         match message {
-            ToWorker::Ping => self.send(&ToClient::Pong)?,
+            // The pipe has counted its bytes.
+            ToWorker::Alive => {}
             ToWorker::Request { request, ask } => self.answer(request, ask)?,
             ToWorker::Close { opening } => {
                 let closed = self.openings.lock().unwrap_or_else(PoisonError::into_inner).remove(&opening);
@@ -200,11 +225,6 @@ impl Session {
             ToWorker::Run { .. } | ToWorker::Data { .. } => {}
         }
         Ok(())
-    }
-
-    fn send(&self, message: &ToClient) -> Result<(), Violation> {
-        let encoded = encode(message).map_err(|why| why.to_string())?;
-        self.outbox.put(encoded)
     }
 
     fn opening(&self, id: Id) -> Result<Arc<Opening>, Violation> {
@@ -502,6 +522,7 @@ fn describe(devices: &[Device], inventory: &Inventory) -> Answer {
     Answer::Devices {
         devices: json(serde_json::to_string(&descriptions)),
         absent: json(serde_json::to_string(inventory.absent())),
+        version: env!("CARGO_PKG_VERSION").into(),
     }
 }
 

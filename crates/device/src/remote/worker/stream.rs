@@ -14,6 +14,7 @@ use crate::{
     Event, Graph, Stream, Timestamp, Transfer,
     backend::Direction,
     buffer::{Buffer, HostBuffer},
+    describe::Api,
     device::Device,
     error::{Error, Result},
     kernel::BoundKernel,
@@ -140,6 +141,7 @@ impl StreamHandle {
             outbox,
             in_flight: in_flight.clone(),
             credit: Mutex::default(),
+            abandoned: Mutex::default(),
             unfinished: AtomicUsize::new(0),
         });
         let (reporter, window) = (report.clone(), Arc::new(DownloadWindow::default()));
@@ -160,7 +162,7 @@ impl StreamHandle {
             Box::new(move || {
                 let _guard = EndOnPanic(report.clone());
                 let mut queueing = Queueing {
-                    stream: on.stream(),
+                    stream: on.stream_for_thread(),
                     device: on,
                     failure: None,
                     clocks: Vec::new(),
@@ -229,6 +231,8 @@ struct Report {
     in_flight: Arc<InFlight>,
     /// Credit that was not sent yet.
     credit: Mutex<(u64, u64)>,
+    /// The last download that failed. Its other parts come next, and the client knows it no more.
+    abandoned: Mutex<Option<Id>>,
     /// What was handed to the thread that waits, and is not reported yet.
     unfinished: AtomicUsize,
 }
@@ -384,8 +388,14 @@ impl Queueing {
         self.stream.as_mut().map_err(|error| error.clone())
     }
 
-    /// Hands something to the other thread, which ends after this one.
+    /// Reports something that has ended, or hands it to the other thread, which ends after this one. Only a processor is
+    /// asked, whose operations have ended when they are queued: a GPU has hardly begun, and wgpu may panic if two threads
+    /// poll a device at once and one of them asks for a submission that is still running.
     fn finish(&self, in_order: InOrder) {
+        let is_asked = self.device.describe().api == Api::Cpu || matches!(in_order, InOrder::Waited { .. });
+        if is_asked && self.report.unfinished.load(SeqCst) == 0 && in_order.has_ended() {
+            return self.report.end(in_order);
+        }
         self.report.unfinished.fetch_add(1, SeqCst);
         let _ = self.finishing.send(in_order);
     }
@@ -497,47 +507,64 @@ impl Queueing {
         let waited = self.stream().and_then(Stream::wait);
         let outcome = self.failure.take().map_or(waited, Err);
         let clocks = std::mem::take(&mut self.clocks);
-        if self.report.unfinished.load(SeqCst) == 0 {
-            return self.report.reached(id, outcome, clocks);
-        }
         // Behind the downloads before it.
         self.finish(InOrder::Waited { id, outcome, clocks });
     }
 }
 
-/// The thread that waits for operations, in their order.
-fn finish(ends: &Receiver<InOrder>, report: &Report) {
-    // The last download that failed. Its other parts come next, and the client knows it no more.
-    let mut abandoned = None;
-    let mut abandon = |id: Id| {
-        if abandoned.replace(id) != Some(id) {
-            report.send(&ToClient::Abandoned { transfer: id });
+impl InOrder {
+    /// Whether there is nothing to wait for. An error is an end too.
+    fn has_ended(&self) -> bool {
+        match self {
+            InOrder::Upload { transfer, .. } | InOrder::Download { transfer, .. } => {
+                transfer.is_done().unwrap_or(true)
+            }
+            InOrder::Event { event, .. } => event.as_ref().map_or(Ok(true), Event::is_done).unwrap_or(true),
+            InOrder::Abandoned { .. } | InOrder::Waited { .. } => true,
         }
-    };
-    for end in ends {
+    }
+}
+
+impl Report {
+    /// Waits for an operation, and reports its end.
+    fn end(&self, end: InOrder) {
         match end {
             InOrder::Upload { transfer, bytes } => {
                 // An error is reported by the next event.
                 drop(transfer.wait());
-                report.credit(0, bytes as u64);
+                self.credit(0, bytes as u64);
             }
             InOrder::Download { transfer, permit, id, offset } => match transfer.wait() {
                 Ok(host) => {
                     let payload = Box::new(Downloaded { host, permit });
+                    let copy = Copy { transfer: id, offset, payload, sent: 0 };
                     // After the connection's end nobody waits for it.
-                    let _ = report
-                        .outbox
-                        .put_copy(report.stream, Copy { transfer: id, offset, payload, sent: 0 });
+                    let _ = self.outbox.put_copy(self.stream, copy);
                 }
                 // The parts after it fail too, so the client gets no wrong offset.
-                Err(_) => abandon(id),
+                Err(_) => self.abandon(id),
             },
-            InOrder::Abandoned { id } => abandon(id),
+            InOrder::Abandoned { id } => self.abandon(id),
             InOrder::Event { id, event, clocks } => {
-                report.reached(id, event.and_then(|event| event.wait()), clocks);
+                self.reached(id, event.and_then(|event| event.wait()), clocks);
             }
-            InOrder::Waited { id, outcome, clocks } => report.reached(id, outcome, clocks),
+            InOrder::Waited { id, outcome, clocks } => self.reached(id, outcome, clocks),
         }
+    }
+
+    /// Tells the client once that a download has failed.
+    fn abandon(&self, id: Id) {
+        let before = self.abandoned.lock().unwrap_or_else(PoisonError::into_inner).replace(id);
+        if before != Some(id) {
+            self.send(&ToClient::Abandoned { transfer: id });
+        }
+    }
+}
+
+/// The thread that waits for operations, in their order.
+fn finish(ends: &Receiver<InOrder>, report: &Report) {
+    for end in ends {
+        report.end(end);
         report.unfinished.fetch_sub(1, SeqCst);
     }
     report.outbox.close_lane(report.stream);
