@@ -14,12 +14,14 @@ use evener_device::{
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
+    hosts::link::HostLink,
+    machines::{HostsOption, LateNodes, Machines, lines},
     options::log_devices,
     output::{write_json, write_out},
     verbosity::Verbosity,
 };
 
-/// List the compute devices of this machine, and measure them
+/// List the compute devices of this machine and of others, and measure them
 ///
 /// Prints each device's description, utilization, score and measured rates, and why other back ends are absent.
 ///
@@ -46,10 +48,14 @@ pub(crate) struct Arguments {
     ///
     /// A list of terms, applied from left to right: an id (cuda:0, vulkan:1, cpu), an API (cuda, vulkan,
     /// metal, dx12, gl), a group (gpu, software, all), a PCI address, a UUID or its beginning, a part of a
-    /// name, or a split into partitions by compute units (cuda:0[40,92], cpu[8,8]). A term after a minus removes
-    /// devices; a list that begins with one starts from all devices but software devices.
+    /// name, or a split into partitions by compute units (cuda:0[40,92], cpu[8,8]); the same of another machine after
+    /// its name (gpu-box/cuda:0, gpu-box/gpu, lab3/cpu[8]). A term after a minus removes devices; a list that begins with
+    /// one starts from all devices but software devices.
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     devices: Option<String>,
+
+    #[command(flatten)]
+    hosts: HostsOption,
 
     /// Compute scores by the table in this JSON file
     ///
@@ -72,6 +78,7 @@ Examples:
   evener devices --devices=-cpu                 list all but the CPU
   evener devices --devices 'cuda:0[40,92],cpu'  split a GPU in two
   evener devices --measure --devices cuda:0     measure a GPU
+  evener devices --hosts gpu-box,lab3           list those of other machines too
   evener devices --json | jq '.devices[].id'    print the ids";
 
 /// Reads a score table. An empty environment variable counts as not set.
@@ -96,6 +103,13 @@ struct ListedDevice {
 pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     let inventory = if arguments.all_apis { Inventory::discover_all_apis() } else { Inventory::discover() };
     let selection = arguments.devices.or_else(selection_from_environment);
+    let selections: Vec<&str> = selection.as_deref().into_iter().collect();
+    let Machines { inventory, connected, missing, .. } =
+        Machines::find(inventory, &arguments.hosts, &selections, LateNodes::Refused)?;
+    // A selection of their devices would fail for a worse reason.
+    if selection.is_some() && !missing.is_empty() {
+        bail!("{}", lines(&missing));
+    }
     // Software devices are listed by default, although they are not used by default.
     let devices = match &selection {
         Some(selection) => inventory.select(selection)?,
@@ -103,6 +117,10 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     };
     log_devices(&inventory, &devices);
     let print_ids = verbosity.is_quiet() && !arguments.json;
+    let links: Vec<HostLink> = match print_ids {
+        true => Vec::new(),
+        false => connected.iter().map(HostLink::measure).collect(),
+    };
     if !print_ids {
         // Utilization is counted between two reads.
         devices.iter().for_each(|device| Telemetry::begin(device.describe()));
@@ -115,17 +133,21 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
         measure_all(&mut entries, arguments.json || verbosity.is_quiet());
     }
     if arguments.json {
-        write_json(&json::object(&entries, inventory.absent()))?;
+        write_json(&json::object(&entries, &links, inventory.absent()))?;
     } else if print_ids {
         write_out(&entries.iter().map(|entry| format!("{}\n", entry.device.id())).collect::<String>())?;
     } else {
-        write_out(&table::text(&entries, inventory.absent()))?;
+        write_out(&table::text(&entries, &links, inventory.absent()))?;
     }
     let ids = |failed: fn(&ListedDevice) -> bool| {
         let failed = entries.iter().filter(|entry| failed(entry));
         failed.map(|entry| entry.device.id().as_str()).collect::<Vec<_>>().join(", ")
     };
     let (unmeasured, unkept) = (ids(|it| it.measure_error.is_some()), ids(|it| it.keep_error.is_some()));
+    if !missing.is_empty() {
+        let names: Vec<&str> = missing.iter().map(|absent| absent.back_end.as_str()).collect();
+        bail!("cannot be used: {}", names.join(", "));
+    }
     if !unmeasured.is_empty() {
         bail!("could not be measured: {unmeasured}");
     }

@@ -5,8 +5,11 @@ mod color;
 mod completions;
 mod demo;
 mod devices;
+mod environment;
 mod escape;
+mod hosts;
 mod input;
+mod machines;
 mod man;
 mod merkle;
 mod mesh;
@@ -98,6 +101,7 @@ enum Command {
     Bench(bench::Arguments),
     Demo(demo::Arguments),
     Devices(devices::Arguments),
+    Hosts(hosts::Arguments),
     Merkle(Box<merkle::Arguments>),
     Mesh(mesh::Arguments),
     Prove(Box<prove::Arguments>),
@@ -109,7 +113,7 @@ enum Command {
 
     /// Serve this machine's devices over standard input and output, for Evener on another machine
     #[command(hide = true)]
-    Worker,
+    Worker(worker::Arguments),
 
     /// List the exit codes
     #[command(hide = true, long_about = topics::exit_codes(), help_template = TOPIC)]
@@ -127,6 +131,7 @@ Examples:
   evener bench zk           measure Groth16 proofs and their arithmetic
   evener demo               build a Merkle tree on all devices of this machine
   evener devices --measure  list the devices and measure their rates
+  evener hosts check BOX    check another machine, whose devices can help
   evener merkle FILE        compute the Merkle root of a file on all devices
   evener mesh bench         measure collectives between ranks
   evener mesh plan          arrange devices for parallel training or inference
@@ -139,7 +144,10 @@ Topics:
   evener help exit-codes    list the exit codes of all commands
   evener help environment   list the environment variables";
 
+#[allow(unsafe_code)]
 fn main() -> ExitCode {
+    // SAFETY: the process has just begun, and only this thread runs.
+    unsafe { environment::use_all_cuda_queues() };
     let command =
         topics::refer(Cli::command()).color(ColorChoice::from_arguments(std::env::args_os()).into());
     let parsed = command.try_get_matches().and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
@@ -152,9 +160,10 @@ fn main() -> ExitCode {
     return_file_size_errors();
     let result = match command {
         Command::Bench(arguments) => bench::run(arguments, verbosity),
-        Command::Worker => return worker::run(),
+        Command::Worker(arguments) => return worker::run(&arguments),
         Command::Demo(arguments) => demo::run(arguments, verbosity),
         Command::Devices(arguments) => devices::run(arguments, verbosity),
+        Command::Hosts(arguments) => hosts::run(arguments, verbosity),
         Command::Merkle(arguments) => merkle::run(*arguments, verbosity),
         Command::Mesh(arguments) => mesh::run(arguments, verbosity),
         Command::Prove(arguments) => prove::run(*arguments, verbosity),

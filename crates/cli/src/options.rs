@@ -14,6 +14,7 @@ use evener_schedule::{Report, Strategy};
 
 use crate::{
     UsageError, escape, input,
+    machines::{HostsOption, LateNodes, Machines},
     output::{display_path, format_counted, is_special, resolve_links},
 };
 
@@ -26,6 +27,9 @@ pub(crate) struct RunOptions {
     /// devices but software devices.
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     pub(crate) devices: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) hosts: HostsOption,
 
     /// Share work out by this strategy
     #[arg(long, value_name = "STRATEGY", default_value = "adaptive")]
@@ -125,11 +129,19 @@ fn canonical_path(path: &Path) -> PathBuf {
 }
 
 /// Selects the devices of a list, or of the environment, or all but software devices. Logs all devices at `-v`.
-pub(crate) fn select_devices(selection: Option<&str>) -> Result<Vec<Device>> {
-    let inventory = Inventory::discover();
-    let devices = inventory.select_or_default(selection)?;
+pub(crate) fn select_devices(
+    hosts: &HostsOption,
+    selection: Option<&str>,
+    late: LateNodes,
+) -> Result<Vec<Device>> {
+    let (inventory, devices) = Machines::select(hosts, selection, late)?;
     log_devices(&inventory, &devices);
     Ok(devices)
+}
+
+/// Whether a device runs kernels, in hardware or in software.
+pub(crate) fn is_gpu(device: &Device) -> bool {
+    device.describe().kind != DeviceKind::Cpu
 }
 
 /// Logs which devices are used, and why others are not.

@@ -63,6 +63,8 @@ Scenario:
   rate_up_to        maximum of a random rate: rate to 1e15
   launch_s          overhead per chunk in seconds: 0 to 1e6
   copy_bytes_per_s  copy bandwidth: 1e3 to 1e15; without it copies take no time
+  link              { delay_s = 0 to 1000 each way, bytes_per_s = 1e3 to 1e15 }
+                    of a device of another machine
   memory_items      maximum items of a chunk: 1 or more
   depth             maximum chunks in flight: 1 to 1000
   divisible         true if other devices can steal items not yet begun

@@ -5,7 +5,11 @@ use clap::Command;
 /// The exit codes and their meanings.
 pub(crate) const EXIT_CODES: [(&str, &str); 4] = [
     ("0", "The command succeeded."),
-    ("1", "The command failed. The message on standard error gives the reason."),
+    (
+        "1",
+        "The command failed. The message on standard error gives the reason. A witness without a proof, and a proof that cannot \
+         be read, count as failures.",
+    ),
     (
         "2",
         "The command line is invalid, or names an invalid device selection, score table, scenario, mesh layout, leaf size \
@@ -15,12 +19,24 @@ pub(crate) const EXIT_CODES: [(&str, &str); 4] = [
 ];
 
 /// The environment variables and their effects.
-pub(crate) const VARIABLES: [(&str, &str); 15] = [
+pub(crate) const VARIABLES: [(&str, &str); 19] = [
     ("EVENER_DEVICES", "Devices to use if --devices is not given."),
+    (
+        "EVENER_HOSTS",
+        "Machines whose devices to use too if --hosts is not given. One that does not answer is left out, with a warning.",
+    ),
     (
         "EVENER_CACHE_DIR",
         "Folder for measured rates, compiled kernels and the scheduler's history. The default is the user's cache folder \
          (XDG_CACHE_HOME, or .cache in HOME).",
+    ),
+    (
+        "EVENER_WORKER_LEASE",
+        "On the machine of a worker: seconds after which it ends if its client gives no sign of life. The default is 120.",
+    ),
+    (
+        "EVENER_WORKER_JOB",
+        "Set by Evener for a worker in SLURM: the job that is the worker's own, which it cancels if its client is gone.",
     ),
     ("EVENER_SCORE_TABLE", "Score table if --score-table is not given."),
     ("EVENER_NVRTC", "Path of the NVRTC library, which compiles CUDA kernels."),
@@ -32,7 +48,10 @@ pub(crate) const VARIABLES: [(&str, &str); 15] = [
     ("EVENER_NCCL", "Path of the NCCL library."),
     ("CUDA_HOME, CUDA_PATH", "CUDA toolkits to search for NVRTC."),
     ("VIRTUAL_ENV, CONDA_PREFIX", "Python environments to search for NVRTC and NCCL."),
-    ("PATH", "Folders in which `evener bench zk` looks for the program snarkrs."),
+    (
+        "PATH",
+        "Folders in which `evener bench zk` looks for the program snarkrs, another Groth16 prover, to compare with.",
+    ),
     ("NO_COLOR", "If not empty, no colors and no bold text, unless --color says otherwise."),
     ("CLICOLOR_FORCE", "If not empty and not 0, colors and bold text even if the output is not a terminal."),
     ("TMPDIR", "Folder for the trace of `evener demo` and for the keys that `evener bench zk` writes."),
@@ -43,6 +62,10 @@ pub(crate) const VARIABLES: [(&str, &str); 15] = [
     (
         "SLURM_PROCID, SLURM_STEP_NUM_TASKS",
         "Set by srun, with the same effect if there is more than one task.",
+    ),
+    (
+        "SLURM_JOB_ID, SLURM_JOB_NODELIST, SLURMD_NODENAME",
+        "Set by SLURM inside an allocation: slurm(...) then uses its nodes, and asks for no others.",
     ),
 ];
 

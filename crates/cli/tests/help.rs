@@ -87,6 +87,8 @@ fn the_help_of_a_command_says_what_quiet_prints() {
         &["bench", "zk"][..],
         &["demo"],
         &["devices"],
+        &["hosts", "check"],
+        &["hosts", "install"],
         &["merkle"],
         &["mesh", "plan"],
         &["mesh", "bench"],
@@ -195,7 +197,7 @@ fn variables(folder: &std::path::Path, found: &mut std::collections::BTreeSet<St
 #[test]
 fn every_environment_variable_of_the_sources_is_listed() {
     let mut found = std::collections::BTreeSet::new();
-    for name in ["device", "schedule", "mesh", "merkle", "zk", "cli"] {
+    for name in ["device", "schedule", "mesh", "merkle", "zk", "cluster", "cli"] {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src");
         variables(&folder, &mut found);
     }
@@ -212,13 +214,16 @@ fn help_texts_begin_with_a_verb_and_fit_80_columns() {
     let root = help(&[]);
     let verbs = [
         "Build", "List", "Compute", "Plan", "Explain", "Simulate", "Print", "Arrange", "Measure", "Create",
-        "Verify", "Prove",
+        "Verify", "Prove", "Check", "Copy",
     ];
     for command in [
         &["bench"][..],
         &["bench", "zk"],
         &["demo"],
         &["devices"],
+        &["hosts"],
+        &["hosts", "check"],
+        &["hosts", "install"],
         &["merkle"],
         &["merkle", "prove"],
         &["merkle", "verify"],

@@ -1,13 +1,17 @@
 //! Hosts: named workers whose devices join an inventory.
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use evener_device::{
     Absent, Error, Inventory, Result,
     remote::{Connector, Pipes, RemoteHost},
 };
 
-use crate::launch::{Launcher, Ssh};
+use crate::launch::{Launcher, Program, Ssh};
 
 /// How long a host has to answer, unless [`Host::timeout`] says otherwise.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -22,16 +26,17 @@ pub struct Host {
 
 /// Why a host cannot be used as it was named.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("host `{name}`: {detail}")]
+#[error("{name}: {detail}")]
 pub struct HostError {
-    /// The host as it was named.
+    /// The host as it was named, or the file that describes hosts.
     pub name: String,
-    /// What is wrong with the name.
+    /// What is wrong with it.
     pub detail: String,
 }
 
 impl HostError {
     pub(crate) fn new(name: &str, detail: impl Into<String>) -> Self {
+        let name = if name.is_empty() { "a host without a name" } else { name };
         HostError { name: name.into(), detail: detail.into() }
     }
 }
@@ -66,10 +71,34 @@ impl Host {
         &self.name
     }
 
+    /// Copies a program there, and returns its path. Fails with a reason for the user.
+    pub fn install(&self, program: &Program) -> Result<String, HostError> {
+        self.launcher.install(program, self.timeout).map_err(|detail| HostError::new(&self.name, detail))
+    }
+
     /// Starts a worker there, and asks for its devices. Fails with [`Error::Lost`] if it does not answer in time.
     pub fn connect(&self) -> Result<RemoteHost> {
-        let connector = LaunchConnector { launcher: self.launcher.clone(), timeout: self.timeout };
-        RemoteHost::connect(&self.name, Arc::new(connector), self.timeout)
+        let connector = self.connector();
+        let connect = || RemoteHost::connect(&self.name, connector.clone(), self.timeout);
+        let error = match connect() {
+            Err(error @ Error::Lost { .. }) => error,
+            outcome => return outcome,
+        };
+        match self.launcher.mend(&error.to_string(), self.timeout) {
+            Ok(true) => connect(),
+            Ok(false) => Err(error),
+            Err(detail) => Err(self.lost(detail)),
+        }
+    }
+}
+
+impl Host {
+    fn connector(&self) -> Arc<LaunchConnector> {
+        Arc::new(LaunchConnector { launcher: self.launcher.clone(), timeout: self.timeout })
+    }
+
+    fn lost(&self, detail: String) -> Error {
+        Error::Lost { device: self.name.as_str().into(), operation: "connecting".into(), detail }
     }
 }
 
@@ -84,6 +113,14 @@ impl Connector for LaunchConnector {
     fn connect(&self) -> Result<Pipes, String> {
         self.launcher.launch(self.timeout).map(Pipes::from)
     }
+
+    fn is_there(&self) -> bool {
+        self.launcher.is_there()
+    }
+
+    fn available_until(&self) -> Option<Instant> {
+        self.launcher.available_until()
+    }
 }
 
 /// Connects to all hosts at once. Each has its own timeout, so the slowest decides how long this takes.
@@ -91,33 +128,55 @@ pub fn connect_all(hosts: &[Host]) -> Vec<Result<RemoteHost>> {
     thread::scope(|scope| {
         let connect = |host| thread::Builder::new().spawn_scoped(scope, move || Host::connect(host));
         let connecting: Vec<_> = hosts.iter().map(connect).collect();
-        let failed = |host: &Host, detail: String| Error::Lost {
-            device: host.name.as_str().into(),
-            operation: "connecting".into(),
-            detail,
-        };
         hosts
             .iter()
             .zip(connecting)
             .map(|(host, thread)| match thread.map(thread::ScopedJoinHandle::join) {
                 Ok(Ok(outcome)) => outcome,
-                Ok(Err(_)) => Err(failed(host, "the thread that connects panicked".into())),
-                Err(why) => Err(failed(host, format!("no thread to connect with: {why}"))),
+                Ok(Err(_)) => Err(host.lost("the thread that connects panicked".into())),
+                Err(why) => Err(host.lost(format!("no thread to connect with: {why}"))),
             })
             .collect()
     })
 }
 
+/// Connects to all hosts at once, as [`connect_all`] does. Hosts whose workers are still to come, such as nodes that SLURM
+/// has not allocated yet, are [awaited](RemoteHost::awaited): their devices join a run when they come. They are expected to
+/// have the devices of a host of the same request that is there.
+pub fn connect_or_await(hosts: &[Host]) -> Vec<Result<RemoteHost>> {
+    let mut outcomes = connect_all(hosts);
+    for index in 0..hosts.len() {
+        let host = &hosts[index];
+        let (Err(error), true) = (&outcomes[index], host.launcher.is_to_come()) else { continue };
+        let Some(expected) = host.launcher.expected_devices() else { continue };
+        let is_alike = |(other, outcome): (&Host, &Result<RemoteHost>)| {
+            let own = other.launcher.expected_devices().is_some_and(|it| it.is_same_request(expected));
+            let there = outcome.as_ref().ok().filter(|it| own && it.awaited_reason().is_none());
+            there.map(|it| it.descriptions().to_vec())
+        };
+        let alike = hosts.iter().zip(&outcomes).find_map(is_alike);
+        let devices = alike.unwrap_or_else(|| expected.devices().to_vec());
+        let reason = match error {
+            Error::Lost { detail, .. } => detail.clone(),
+            other => other.to_string(),
+        };
+        outcomes[index] =
+            Ok(RemoteHost::awaited(&host.name, host.connector(), host.timeout, devices, reason));
+    }
+    outcomes
+}
+
 /// Adds hosts to an inventory.
 pub trait WithHosts {
-    /// Connects to all hosts at once and adds their devices. A host that cannot be reached is an [`Absent`] entry.
+    /// Connects to all hosts at once and adds their devices. A host that cannot be reached is an [`Absent`] entry. Nodes that
+    /// SLURM has not allocated yet are awaited, as [`connect_or_await`] describes.
     #[must_use]
     fn with_hosts(self, hosts: &[Host]) -> Self;
 }
 
 impl WithHosts for Inventory {
     fn with_hosts(mut self, hosts: &[Host]) -> Self {
-        for (index, (host, outcome)) in hosts.iter().zip(connect_all(hosts)).enumerate() {
+        for (index, (host, outcome)) in hosts.iter().zip(connect_or_await(hosts)).enumerate() {
             let absent = |reason: String| Absent { back_end: host.name.clone(), reason };
             match outcome {
                 // Their devices would have the same ids.

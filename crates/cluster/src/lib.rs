@@ -1,7 +1,7 @@
 //! Other machines: how does a worker get there, and how do their devices get here?
 //!
 //! A [`Host`] is a name and a [`Launcher`], which starts a worker and gives two pipes to it: [`Process`] on this machine,
-//! [`Ssh`] on another one, or one of your own. [`WithHosts::with_hosts`] adds the devices of hosts to an inventory, where
+//! [`Ssh`] on another one, [`Slurm`] on the nodes of a cluster, or one of your own. [`WithHosts::with_hosts`] adds the devices of hosts to an inventory, where
 //! they are named `gpu-box/cuda:0` and work as any other. The protocol, and what happens when a connection is lost, is in
 //! [`evener_device::remote`].
 //!
@@ -23,8 +23,12 @@
 //! ```
 
 mod host;
+mod hosts;
 mod launch;
+mod link;
 pub mod worker;
 
-pub use host::{Host, HostError, WithHosts, connect_all};
-pub use launch::{Launched, Launcher, Process, Ssh};
+pub use host::{Host, HostError, WithHosts, connect_all, connect_or_await};
+pub use hosts::{FILE_NAME, HOSTS_VARIABLE, Hosts, hosts_from_environment};
+pub use launch::{ExpectedDevices, Launched, Launcher, Process, Program, Slurm, Ssh};
+pub use link::Link;

@@ -3,41 +3,22 @@
 //! This program starts itself as a worker, so it has a `main` of its own.
 #![allow(clippy::panic, clippy::unwrap_used)]
 
+mod common;
+
 use std::{
     os::unix::fs::PermissionsExt,
     process::Command,
-    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
 
+use common::{
+    Behaviour, Outcome, add, compute, ends_soon, is_running, process_of, processor, signal, within_seconds,
+};
+
 use evener_cluster::{Host, Process, Ssh, WithHosts, connect_all, worker};
-use evener_device::{Device, Error, Inventory, Kernel, Result, kernel_fn, remote::RemoteHost};
-use libtest_mimic::{Arguments, Failed, Trial};
-
-type Outcome = Result<(), Failed>;
-
-/// A behaviour and its name.
-type Behaviour = (&'static str, fn() -> Outcome);
-
-kernel_fn! {
-    /// Adds a number to each element, after a time.
-    fn add(number: u32, milliseconds: u64) -> Kernel {
-        Kernel::new("add").writes::<u32>().rust(move |launch| {
-            thread::sleep(Duration::from_millis(milliseconds));
-            launch.write::<u32>(0)?.iter_mut().for_each(|element| *element += number);
-            Ok(())
-        })
-    }
-
-    /// Writes the process's number.
-    fn process() -> Kernel {
-        Kernel::new("process").writes::<u32>().rust(|launch| {
-            launch.write::<u32>(0)?[0] = std::process::id();
-            Ok(())
-        })
-    }
-}
+use evener_device::{Error, Inventory, Result};
+use libtest_mimic::{Arguments, Trial};
 
 fn main() {
     worker::serve_if_asked();
@@ -64,62 +45,8 @@ fn main() {
     libtest_mimic::run(&arguments, trials.into()).exit();
 }
 
-fn within_seconds(seconds: u64, trial: fn() -> Outcome) -> Outcome {
-    let (sender, done) = mpsc::channel();
-    thread::spawn(move || sender.send(trial()));
-    done.recv_timeout(Duration::from_secs(seconds)).map_err(|_| "hangs, or has panicked")?
-}
-
-macro_rules! ensure {
-    ($condition:expr, $($text:tt)+) => {
-        if !$condition {
-            return Err(format!($($text)+).into());
-        }
-    };
-}
-
 fn this_program(name: &str) -> Host {
     Host::new(name, Process::this_program().unwrap()).unwrap().timeout(Duration::from_secs(30))
-}
-
-fn processor(host: &RemoteHost) -> Device {
-    let is_processor = |device: &&Device| device.id().as_str().ends_with("/cpu");
-    host.devices().iter().find(is_processor).unwrap().clone()
-}
-
-fn compute(device: &Device, milliseconds: u64) -> Result<Vec<u32>> {
-    let data = device.buffer_from(&[1u32, 2, 3])?;
-    let bound = device.compile(&add(10, milliseconds))?.bind(&[data.arg()])?;
-    let mut stream = device.stream()?;
-    stream.launch(&bound, 1, &())?;
-    stream.download(&data)?.wait()
-}
-
-fn process_of(device: &Device) -> Result<u32> {
-    let data = device.buffer::<u32>(1)?;
-    let mut stream = device.stream()?;
-    stream.launch(&device.compile(&process())?.bind(&[data.arg()])?, 1, &())?;
-    Ok(stream.download(&data)?.wait()?[0])
-}
-
-fn signal(name: &str, process: u32) {
-    let status = Command::new("kill").args([name, &process.to_string()]).status().unwrap();
-    assert!(status.success(), "kill {name} {process}");
-}
-
-/// Whether a process runs: not a zombie that nobody has waited for.
-fn is_running(process: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with('Z'))
-}
-
-fn ends_soon(process: u32) -> Outcome {
-    let start = Instant::now();
-    while is_running(process) {
-        ensure!(start.elapsed() < Duration::from_secs(5), "process {process} is still there after 5 s");
-        thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
 }
 
 fn runs_kernels() -> Outcome {
@@ -328,13 +255,13 @@ fn through_ssh() -> Outcome {
 fn ssh_errors() -> Outcome {
     let folder = tempfile::tempdir()?;
     let errors = [
-        ("Host key verification failed.", "run `ssh lab3` once"),
-        ("alice@lab3: Permission denied (publickey).", "without a password"),
-        ("sh: 1: evener: not found", "install `evener` there"),
-        ("ssh: connect to host lab3 port 22: No route to host", "No route to host"),
+        ("Host key verification failed.", 255, "run `ssh lab3` once"),
+        ("alice@lab3: Permission denied (publickey).", 255, "without a password"),
+        ("sh: 1: evener: not found", 127, "run `evener hosts install lab3`"),
+        ("ssh: connect to host lab3 port 22: No route to host", 255, "No route to host"),
     ];
-    for (line, advice) in errors {
-        let ssh = fake_ssh(folder.path(), &format!("echo '{line}' >&2; exit 255"));
+    for (line, code, advice) in errors {
+        let ssh = fake_ssh(folder.path(), &format!("echo '{line}' >&2; exit {code}"));
         let error = Host::new("lab3", Ssh::new("lab3")?.program(ssh))?.connect().map(drop).unwrap_err();
         ensure!(matches!(error, Error::Lost { .. }), "{error}");
         ensure!(error.to_string().contains(advice), "`{advice}` is not in: {error}");

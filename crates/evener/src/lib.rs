@@ -2,7 +2,7 @@
 //! other GPUs through Vulkan, Metal or DX12, and the processor's cores.
 //!
 //! This crate re-exports what users need from the crates behind it. The guide in the folder `docs` of the repository
-//! explains the same in six chapters.
+//! explains the same in seven chapters.
 //!
 //! # Find the devices
 //!
@@ -203,5 +203,6 @@ mod guide {
         failure: "docs/failure.md",
         mesh: "docs/mesh.md",
         proofs: "docs/proofs.md",
+        other_machines: "docs/other-machines.md",
     }
 }

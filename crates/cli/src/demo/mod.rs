@@ -118,14 +118,14 @@ struct Check {
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     let (began, interval) = (Instant::now(), Interval::start());
-    let RunOptions { devices, strategy, json, trace } = arguments.run;
+    let RunOptions { devices, hosts, strategy, json, trace } = arguments.run;
     let strategy = Strategy::from(strategy);
     let trace = trace.unwrap_or_else(|| std::env::temp_dir().join("evener-demo-trace.json"));
     check_outputs([], [Some(trace.as_path())])?;
     let progress = ProgressLine::new(json || verbosity.is_quiet());
 
     progress.step("finding devices");
-    let participants = Participants::find(devices.as_deref())?;
+    let participants = Participants::find(&hosts, devices.as_deref())?;
     progress.print(&text::found(&participants))?;
 
     progress.step("measuring each device alone");

@@ -1,9 +1,13 @@
 //! The devices that are present, and those that take part in the demo.
 
-use evener_device::{Absent, Device, DeviceId, DeviceKind, Inventory, Result, selection_from_environment};
+use anyhow::Result;
+use evener_device::{Absent, Device, DeviceId, DeviceKind, selection_from_environment};
 use serde::Serialize;
 
-use crate::options::log_devices;
+use crate::{
+    machines::{HostsOption, LateNodes, Machines},
+    options::log_devices,
+};
 
 /// The devices that are present, and those that take part.
 #[derive(Debug)]
@@ -31,9 +35,8 @@ pub(super) struct FoundDevice {
 
 impl Participants {
     /// Selects the devices. Splits a CPU that is alone, unless the user has selected devices.
-    pub(super) fn find(selection: Option<&str>) -> Result<Participants> {
-        let inventory = Inventory::discover();
-        let mut devices = inventory.select_or_default(selection)?;
+    pub(super) fn find(hosts: &HostsOption, selection: Option<&str>) -> Result<Participants> {
+        let (inventory, mut devices) = Machines::select(hosts, selection, LateNodes::Refused)?;
         let is_selected = selection.is_some() || selection_from_environment().is_some();
         let split = if is_selected { None } else { split(&devices) };
         let cpu_was_split = split.is_some();
@@ -83,7 +86,7 @@ mod test {
             None => assert_eq!(cores, 1),
         }
         assert_eq!(split(&[Device::cpu(), Device::cpu()]), None);
-        let participants = Participants::find(Some("cpu")).unwrap();
+        let participants = Participants::find(&HostsOption::default(), Some("cpu")).unwrap();
         assert_eq!((participants.devices.len(), participants.cpu_was_split), (1, false));
         assert!(participants.found.iter().any(|found| found.id.as_str() == "cpu" && found.is_used));
     }

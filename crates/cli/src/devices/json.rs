@@ -4,11 +4,14 @@ use evener_device::{Absent, Description, Rates, Telemetry};
 use serde::Serialize;
 
 use super::ListedDevice;
+use crate::hosts::link::HostLink;
 
 #[derive(Serialize)]
 struct Devices<'a> {
     devices: Vec<DeviceObject<'a>>,
-    /// Back ends that are not available, and why.
+    /// The hosts that were named and answer.
+    hosts: &'a [HostLink],
+    /// Back ends and hosts that are not available, and why.
     absent: Vec<String>,
 }
 
@@ -42,8 +45,13 @@ impl<'a> From<&'a ListedDevice> for DeviceObject<'a> {
 }
 
 /// Returns the object that is printed.
-pub(super) fn object(entries: &[ListedDevice], absent: &[Absent]) -> impl Serialize {
+pub(super) fn object<'a>(
+    entries: &'a [ListedDevice],
+    hosts: &'a [HostLink],
+    absent: &[Absent],
+) -> impl Serialize + use<'a> {
     Devices {
+        hosts,
         devices: entries.iter().map(DeviceObject::from).collect(),
         absent: absent.iter().map(Absent::to_string).collect(),
     }

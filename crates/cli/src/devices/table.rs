@@ -5,6 +5,7 @@ use evener_device::{Absent, DeviceKind, Rates};
 use super::ListedDevice;
 use crate::{
     escape,
+    hosts::link::{HostLink, links_table},
     table::{Heading, table},
 };
 
@@ -50,8 +51,11 @@ const RATES: [DeviceColumn; 7] = [
 ];
 
 /// Returns the tables, notes about single devices, and why back ends are absent.
-pub(super) fn text(entries: &[ListedDevice], absent: &[Absent]) -> String {
+pub(super) fn text(entries: &[ListedDevice], links: &[HostLink], absent: &[Absent]) -> String {
     let mut paragraphs = vec![table_of(&DESCRIPTION, entries)];
+    if !links.is_empty() {
+        paragraphs.push(links_table(links));
+    }
     if entries.iter().any(|entry| entry.rates.is_some()) {
         paragraphs.push(table_of(&RATES, entries));
     }
@@ -158,7 +162,7 @@ mod test {
 
     #[test]
     fn unknown_facts_are_a_question_mark_or_left_out() {
-        let text = text(&[entry()], &[]);
+        let text = text(&[entry()], &[], &[]);
         let (headings, row) = (text.lines().next().unwrap(), text.lines().nth(1).unwrap());
         assert!(headings.ends_with("USE") || row.contains(" ?"), "{text}");
         assert!(!text.contains("INT32") && !headings.contains("TEMP") && !headings.contains("PCI"), "{text}");
@@ -175,7 +179,7 @@ mod test {
             download_bytes_per_s: 5.25e10,
             launch_latency: Duration::from_nanos(4_560),
         };
-        let text = text(&[ListedDevice { rates: Some(rates), ..entry() }, entry()], &[]);
+        let text = text(&[ListedDevice { rates: Some(rates), ..entry() }, entry()], &[], &[]);
         for number in ["1234", "56.8", "9.01", "55.0", "52.5", "4.56"] {
             assert!(text.contains(number), "{number}: {text}");
         }
@@ -183,7 +187,7 @@ mod test {
 
     #[test]
     fn a_failed_measurement_is_noted_without_saying_the_device_twice() {
-        let text = text(&[ListedDevice { measure_error: Some("cpu: lost".into()), ..entry() }], &[]);
+        let text = text(&[ListedDevice { measure_error: Some("cpu: lost".into()), ..entry() }], &[], &[]);
         assert!(text.ends_with("\ncpu: not measured: lost\n"), "{text}");
     }
 
@@ -193,7 +197,7 @@ mod test {
         let driver: DeviceColumn = (Heading::text("DRIVER"), |_| "\u{1b}]0;owned\u{7}\u{202e}\n".into());
         let table = table_of(&[ID, driver], &[entry()]);
         let absent = Absent { back_end: "cuda".into(), reason: nasty.into() };
-        let text = text(&[ListedDevice { measure_error: Some(nasty.into()), ..entry() }], &[absent]);
+        let text = text(&[ListedDevice { measure_error: Some(nasty.into()), ..entry() }], &[], &[absent]);
         for text in [table, text] {
             assert!(text.contains(r"\u{1b}]0;owned\u{7}\u{202e}\n"), "{text:?}");
             assert!(!text.contains(['\u{1b}', '\u{7}', '\u{202e}']), "{text:?}");
@@ -204,7 +208,7 @@ mod test {
     fn absent_back_ends_come_last() {
         let absent =
             Absent { back_end: "cuda".into(), reason: "no driver library found (libcuda.so.1)".into() };
-        let text = text(&[entry()], &[absent]);
+        let text = text(&[entry()], &[], &[absent]);
         assert!(text.ends_with("\n\ncuda: no driver library found (libcuda.so.1)\n"), "{text}");
     }
 }

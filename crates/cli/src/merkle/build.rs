@@ -25,6 +25,7 @@ use super::{
 use crate::{
     Mismatch, UsageError,
     input::is_stdin,
+    machines::LateNodes,
     options::{RunOptions, check_outputs, log_run, select_devices},
     output::{display_path, format_count, format_counted, write_json, write_out, write_stderr, write_trace},
     size::parse_bytes,
@@ -316,7 +317,8 @@ struct TreeBuild {
 
 impl TreeBuild {
     fn new(arguments: &Arguments, scheme: Scheme, is_silent: bool) -> Result<TreeBuild> {
-        let devices = select_devices(arguments.run.devices.as_deref())?;
+        let devices =
+            select_devices(&arguments.run.hosts, arguments.run.devices.as_deref(), LateNodes::Awaited)?;
         let strategy = Strategy::from(arguments.run.strategy);
         tracing::info!("{scheme}, strategy {strategy}");
         let pool = Pool::new(&devices)?;

@@ -16,6 +16,7 @@ use evener_mesh::{
 use crate::{
     UsageError,
     input::{display_input, read_text},
+    machines::{HostsOption, LateNodes},
     options::select_devices,
     output::{write_json, write_out},
     progress::ProgressLine,
@@ -44,9 +45,12 @@ pub(crate) struct Arguments {
     #[arg(value_name = "FILE")]
     cluster: Option<PathBuf>,
 
-    /// Use only these devices of this machine, as for `evener devices` [env: EVENER_DEVICES]
+    /// Use only these devices, as for `evener devices` [env: EVENER_DEVICES]
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     devices: Option<String>,
+
+    #[command(flatten)]
+    hosts: HostsOption,
 
     /// Share each layer between this number of devices
     #[arg(long, value_name = "N")]
@@ -156,11 +160,12 @@ fn read(path: &Path) -> Result<ClusterSpec> {
 
 fn members(arguments: &Arguments, cluster: &ClusterSpec) -> Result<Vec<Member>> {
     if cluster.members.is_empty() {
-        let devices = select_devices(arguments.devices.as_deref())?;
+        let devices = select_devices(&arguments.hosts, arguments.devices.as_deref(), LateNodes::Refused)?;
         return Ok(devices.iter().map(Member::of).collect());
     }
-    if arguments.devices.is_some() {
-        let message = "the file lists devices, and --devices selects those of this machine: leave one out";
+    if arguments.devices.is_some() || arguments.hosts.hosts.is_some() {
+        let message =
+            "the file lists devices, and --devices or --hosts selects those of this machine: leave one out";
         return Err(UsageError(message.into()).into());
     }
     Ok(cluster.members.clone())

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 /// The command.
 pub(crate) fn evener() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_evener"));
-    command.env_remove("EVENER_DEVICES").env_remove("EVENER_SCORE_TABLE");
+    command.env_remove("EVENER_DEVICES").env_remove("EVENER_HOSTS").env_remove("EVENER_SCORE_TABLE");
     command.env("EVENER_CACHE_DIR", env!("CARGO_TARGET_TMPDIR"));
     command
 }

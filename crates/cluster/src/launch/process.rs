@@ -32,7 +32,7 @@ impl Launcher for Process {
     fn launch(&self, _: Duration) -> Result<Launched, String> {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments);
-        start(command, Box::new(str::to_owned))
+        Ok(start(command, Box::new(|ending| ending.lines.last().cloned()))?.into())
     }
 }
 

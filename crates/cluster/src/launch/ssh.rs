@@ -1,9 +1,21 @@
 //! Workers on machines that `ssh` reaches.
 
-use std::{path::PathBuf, process::Command, time::Duration};
+use std::{
+    io::{self, Read},
+    path::PathBuf,
+    process::Command,
+    thread,
+    time::Duration,
+};
 
-use super::{Launched, Launcher, start};
-use crate::host::HostError;
+use evener_device::remote::WorkerHandle;
+
+use super::{
+    Launched, Launcher, Program,
+    ssh_error::{Names, explain},
+    start,
+};
+use crate::{host::HostError, worker::DAMAGED};
 
 /// Starts workers on a machine that the user's own `ssh` reaches. Its configuration applies: keys, agents, jump hosts and
 /// shared connections. `ssh` never asks for anything: a key that needs a passphrase and a host with an unknown key fail.
@@ -14,7 +26,13 @@ pub struct Ssh {
     port: Option<u16>,
     program: PathBuf,
     options: Vec<String>,
+    /// Lines that the shell there runs first.
+    setup: Vec<String>,
     command: String,
+    /// The program that is started there if it was sent.
+    sent: Option<Program>,
+    /// Whether the program is sent where it is missing, and the command is never used.
+    sends: bool,
 }
 
 impl Ssh {
@@ -41,13 +59,35 @@ impl Ssh {
             port,
             program: "ssh".into(),
             options: Vec::new(),
+            setup: Vec::new(),
             command: "exec evener worker".into(),
+            sent: None,
+            sends: false,
         })
     }
 
     /// Sets the command that the machine's shell runs, whose standard input and output become the worker's pipes.
     pub fn command(mut self, command: impl Into<String>) -> Self {
         self.command = command.into();
+        self
+    }
+
+    /// Adds a line that the machine's shell runs before the command, such as `module load cuda`.
+    pub fn setup(mut self, line: impl Into<String>) -> Self {
+        self.setup.push(line.into());
+        self
+    }
+
+    /// Prefers a copy of this program, if it was sent to the machine, to the command.
+    pub fn prefer(mut self, program: Program) -> Self {
+        self.sent = Some(program);
+        self
+    }
+
+    /// Starts workers of this program, and sends it to the machine if it is not there yet.
+    pub fn send(mut self, program: Program) -> Self {
+        self.sent = Some(program);
+        self.sends = true;
         self
     }
 
@@ -63,49 +103,159 @@ impl Ssh {
         self
     }
 
+    /// Copies a program to the machine, and returns its path there. Fails with a reason for the user, at the latest when
+    /// nothing could be sent for `timeout`.
+    fn copy_program(&self, program: &Program, timeout: Duration) -> Result<String, String> {
+        let start_command = self.ssh(timeout, &program.receive());
+        let started = start(start_command, self.explain())?;
+        let (mut from, mut to, worker) = (started.from_worker, started.to_worker, started.worker);
+        let mut file = program.open().map_err(|why| format!("this program cannot be read: {why}"))?;
+        let watched = Watch::start(worker.clone(), timeout)?;
+        let copied = watched.copy(&mut file, &mut to);
+        drop(to);
+        let mut answer = String::new();
+        let read = from.read_to_string(&mut answer);
+        let is_late = watched.ended_it();
+        let ending = worker.ending();
+        worker.end();
+        match (copied.and(read), ending.code) {
+            (Ok(_), Some(0)) => Ok(answer.trim().lines().last().unwrap_or_default().to_owned()),
+            _ if is_late => Err(format!("no answer within {timeout:?}")),
+            (outcome, _) => Err((self.explain())(&ending).unwrap_or_else(|| match outcome {
+                Err(why) => format!("the program could not be sent: {why}"),
+                Ok(_) => "the program could not be stored there".into(),
+            })),
+        }
+    }
+
     /// The host, without user and port.
     pub(crate) fn host_name(&self) -> &str {
         self.destination.rsplit('@').next().unwrap_or(&self.destination)
     }
 
-    fn arguments(&self, timeout: Duration) -> Vec<String> {
+    /// `ssh` with a command for the machine.
+    fn ssh(&self, timeout: Duration, command: &str) -> Command {
+        let mut ssh = Command::new(&self.program);
+        ssh.args(self.arguments(timeout, command));
+        ssh
+    }
+
+    fn arguments(&self, timeout: Duration, command: &str) -> Vec<String> {
         let seconds = timeout.as_secs().max(1);
-        let mut arguments =
-            vec!["-T".into(), "-oBatchMode=yes".into(), format!("-oConnectTimeout={seconds}")];
+        let mut arguments: Vec<String> = OPTIONS.map(String::from).into();
+        arguments.push(format!("-oConnectTimeout={seconds}"));
         if let Some(port) = self.port {
             arguments.extend(["-p".into(), port.to_string()]);
         }
         arguments.extend(self.options.iter().cloned());
-        arguments.extend(["--".into(), self.destination.clone(), self.command.clone()]);
+        arguments.extend(["--".into(), self.destination.clone(), command.to_owned()]);
         arguments
     }
 
-    /// Says what to do about an error of `ssh` or of the shell there.
-    fn explain(destination: &str, line: &str) -> String {
-        let advice = if line.contains("Host key verification failed") {
-            format!(
-                "the host's key is not known, or has changed: run `ssh {destination}` once, compare the fingerprint with \
-                 that of the machine, and accept it"
-            )
-        } else if line.contains("Permission denied") {
-            format!(
-                "log in without a password first, with `ssh {destination}`: add a key there, or to your agent"
-            )
-        } else if line.contains("not found") || line.contains("No such file") {
-            "install `evener` there, or give the command that starts it".into()
-        } else {
-            return line.to_owned();
+    /// The command that starts a worker.
+    fn worker_command(&self) -> String {
+        let start = match &self.sent {
+            Some(program) if self.sends => program.start_or(&format!("echo \"{MISSING}\" >&2; exit 127")),
+            Some(program) => program.start_or(&self.command),
+            None => self.command.clone(),
         };
-        format!("{line}: {advice}")
+        self.setup.iter().map(|line| format!("{line}\n")).chain([start]).collect()
+    }
+
+    fn explain(&self) -> super::Explain {
+        let port = self.port.map(|port| format!("-p {port} ")).unwrap_or_default();
+        let options: String = self.options.iter().map(|option| format!("{option} ")).collect();
+        let host = self.host_name().to_owned();
+        let names = Names {
+            login: format!("ssh {options}{port}{}", self.destination),
+            if_missing: format!("run `evener hosts install {host}`, or give its path in hosts.toml"),
+            host,
+        };
+        Box::new(move |ending| explain(&names, ending))
     }
 }
 
+/// Arguments of `ssh` in front of the user's own, which count first: pipes and nothing else.
+const OPTIONS: [&str; 8] = [
+    "-T",
+    "-x",
+    // Fails instead of asking.
+    "-oBatchMode=yes",
+    // A connection that the user shares is used. But this `ssh` is killed with its worker, and must not be the one that
+    // others share.
+    "-oControlMaster=no",
+    // What the user's configuration has for people who log in.
+    "-oClearAllForwardings=yes",
+    "-oForwardAgent=no",
+    "-oPermitLocalCommand=no",
+    "-oRemoteCommand=none",
+];
+
+/// What the shell says where a program was not sent yet.
+const MISSING: &str = "this program is not on that machine";
+
 impl Launcher for Ssh {
     fn launch(&self, timeout: Duration) -> Result<Launched, String> {
-        let mut command = Command::new(&self.program);
-        command.args(self.arguments(timeout));
-        let destination = self.destination.clone();
-        start(command, Box::new(move |line| Ssh::explain(&destination, line)))
+        Ok(start(self.ssh(timeout, &self.worker_command()), self.explain())?.into())
+    }
+
+    fn mend(&self, failure: &str, timeout: Duration) -> Result<bool, String> {
+        match &self.sent {
+            Some(program) if self.sends && [MISSING, DAMAGED].iter().any(|it| failure.contains(it)) => {
+                self.copy_program(program, timeout).map(|_| true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn install(&self, program: &Program, timeout: Duration) -> Result<String, String> {
+        self.copy_program(program, timeout)
+    }
+}
+
+/// Ends a program through which nothing goes for a time.
+struct Watch {
+    progress: std::sync::mpsc::Sender<()>,
+    watching: thread::JoinHandle<bool>,
+}
+
+impl Watch {
+    fn start(worker: std::sync::Arc<impl WorkerHandle + 'static>, timeout: Duration) -> Result<Self, String> {
+        let (progress, made) = std::sync::mpsc::channel();
+        let watch = move || loop {
+            match made.recv_timeout(timeout) {
+                Ok(()) => {}
+                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return false,
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
+                    worker.end();
+                    return true;
+                }
+            }
+        };
+        let watching = thread::Builder::new().name("evener-ssh-watch".into()).spawn(watch);
+        let watching = watching.map_err(|why| format!("a thread cannot be started: {why}"))?;
+        Ok(Watch { progress, watching })
+    }
+
+    fn copy(&self, from: &mut impl Read, to: &mut impl io::Write) -> io::Result<usize> {
+        let (mut piece, mut copied) = (vec![0; 1 << 20], 0);
+        loop {
+            match from.read(&mut piece)? {
+                0 => return to.flush().map(|()| copied),
+                bytes => {
+                    to.write_all(&piece[..bytes])?;
+                    copied += bytes;
+                    // The thread that watches has ended if it was too late.
+                    let _ = self.progress.send(());
+                }
+            }
+        }
+    }
+
+    /// Stops to watch. Returns whether the program was ended.
+    fn ended_it(self) -> bool {
+        drop(self.progress);
+        self.watching.join().unwrap_or(false)
     }
 }
 
@@ -115,26 +265,26 @@ mod test {
 
     #[test]
     fn ssh_asks_for_nothing_and_keeps_the_users_configuration() {
-        let ssh = Ssh::new("alice@lab3:2222").unwrap().option("-Jgate");
+        let ssh = Ssh::new("alice@lab3:2222").unwrap().option("-Jgate").setup("module load cuda");
         assert_eq!(
-            ssh.arguments(Duration::from_secs(7)),
+            ssh.arguments(Duration::from_secs(7), &ssh.worker_command()),
             [
                 "-T",
+                "-x",
                 "-oBatchMode=yes",
+                "-oControlMaster=no",
+                "-oClearAllForwardings=yes",
+                "-oForwardAgent=no",
+                "-oPermitLocalCommand=no",
+                "-oRemoteCommand=none",
                 "-oConnectTimeout=7",
                 "-p",
                 "2222",
                 "-Jgate",
                 "--",
                 "alice@lab3",
-                "exec evener worker"
+                "module load cuda\nexec evener worker"
             ]
         );
-    }
-
-    #[test]
-    fn an_unknown_key_comes_with_the_way_to_add_it() {
-        let text = Ssh::explain("lab3", "Host key verification failed.");
-        assert!(text.contains("run `ssh lab3` once"), "{text}");
     }
 }
