@@ -9,21 +9,27 @@
 //! | 4 | number of the frame in its direction, from 0; it wraps around |
 //! | 4 | length of the message, at most [`MAX_MESSAGE`] |
 //! | 4 | length of the payload, at most [`MAX_PAYLOAD`] |
+//! | 4 | length of the payload after compression; the same length if it is not compressed |
 //! | 4 | CRC-32 of the message |
-//! | 4 | CRC-32 of the payload |
-//! | 4 | CRC-32 of the 20 bytes before |
+//! | 4 | CRC-32 of the payload, as it is sent |
+//! | 4 | CRC-32 of the 24 bytes before |
 //! | … | the message, encoded by `postcard` |
-//! | … | the payload: bytes of a copy |
+//! | … | the payload: bytes of a copy, raw or as an LZ4 block |
 //!
 //! The header has a checksum of its own, so that a corrupted length is found before anything is allocated or waited for,
 //! and the message is checked before its payload is written anywhere.
 
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::{
+    io::{self, BufRead, BufReader, ErrorKind, Read, Write},
+    time::Instant,
+};
 
 use serde::{Serialize, de::DeserializeOwned};
 
+use super::compression::{Compression, Encoding};
+
 /// The version of the protocol. Both sides must have the same. A test fails if messages change and this does not.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The first bytes in each direction.
 pub(super) const PREAMBLE: [u8; 16] = *b"\0evener-worker\r\n";
@@ -41,7 +47,7 @@ pub(super) const MAX_MESSAGE: usize = 32 << 20;
 /// most one piece of each copy.
 pub(super) const MAX_PAYLOAD: usize = 256 << 10;
 
-const HEADER: usize = 24;
+const HEADER: usize = 28;
 
 /// Why no frame could be read.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +81,9 @@ pub(super) struct FrameWriter<W> {
     number: u32,
     /// Frames that are written together.
     batch: Vec<u8>,
+    compression: Compression,
+    /// The last piece that was compressed.
+    compressed: Vec<u8>,
 }
 
 /// Frames of together at most about this many bytes are written with one call.
@@ -82,7 +91,8 @@ const BATCH: usize = 64 << 10;
 
 impl<W: Write> FrameWriter<W> {
     pub(super) fn new(output: W) -> Self {
-        FrameWriter { output, number: 0, batch: Vec::with_capacity(2 * BATCH) }
+        let (batch, compressed) = (Vec::with_capacity(2 * BATCH), Vec::new());
+        FrameWriter { output, number: 0, batch, compression: Compression::default(), compressed }
     }
 
     pub(super) fn preamble(&mut self) -> io::Result<()> {
@@ -92,9 +102,51 @@ impl<W: Write> FrameWriter<W> {
 
     /// Adds a frame. It is written at the latest by [`flush`](FrameWriter::flush).
     pub(super) fn write(&mut self, message: &[u8], payload: &[u8]) -> io::Result<()> {
+        self.write_encoded(message, payload, payload.len())
+    }
+
+    /// Adds a frame with a piece of a copy, compressed if that is faster.
+    pub(super) fn write_piece(&mut self, message: &[u8], piece: &[u8]) -> io::Result<()> {
+        // Small pieces are written together with others, which says nothing about the link.
+        if piece.len() < BATCH {
+            return self.write(message, piece);
+        }
+        self.write_batch()?;
+        let start = Instant::now();
+        let compressed = match self.compression.next() {
+            Encoding::Raw => None,
+            Encoding::Compressed => {
+                let mut compressed = std::mem::take(&mut self.compressed);
+                compressed.resize(lz4_flex::block::get_maximum_output_size(piece.len()), 0);
+                // There is room for any piece.
+                let bytes = lz4_flex::block::compress_into(piece, &mut compressed).unwrap_or(usize::MAX);
+                Some((compressed, bytes))
+            }
+        };
+        let compress = start.elapsed();
+        let outcome = match &compressed {
+            Some((compressed, bytes)) if *bytes < piece.len() => {
+                self.write_encoded(message, &compressed[..*bytes], piece.len())
+            }
+            _ => self.write(message, piece),
+        };
+        let write = start.elapsed() - compress;
+        match compressed {
+            Some((compressed, bytes)) => {
+                self.compressed = compressed;
+                self.compression.sent_compressed(piece.len(), bytes.min(piece.len()), compress, write);
+            }
+            None => self.compression.sent_raw(piece.len(), write),
+        }
+        outcome
+    }
+
+    /// Adds a frame whose payload has this length when it is not compressed.
+    fn write_encoded(&mut self, message: &[u8], payload: &[u8], raw: usize) -> io::Result<()> {
         let numbers = [
             self.number,
             message.len() as u32,
+            raw as u32,
             payload.len() as u32,
             crc32fast::hash(message),
             crc32fast::hash(payload),
@@ -156,8 +208,18 @@ pub(super) struct FrameReader<R> {
     input: BufReader<R>,
     number: u32,
     message: Vec<u8>,
-    /// The length and the checksum of a payload that was not read yet.
-    payload: Option<(usize, u32)>,
+    /// A payload that was not read yet.
+    payload: Option<PendingPayload>,
+    /// The last payload that was compressed.
+    compressed: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct PendingPayload {
+    bytes: usize,
+    /// Its length in the pipe.
+    sent_bytes: usize,
+    checksum: u32,
 }
 
 impl<R: Read> FrameReader<R> {
@@ -167,6 +229,7 @@ impl<R: Read> FrameReader<R> {
             number: 0,
             message: Vec::new(),
             payload: None,
+            compressed: Vec::new(),
         }
     }
 
@@ -232,7 +295,8 @@ impl<R: Read> FrameReader<R> {
             u32::from_le_bytes(bytes)
         });
         let mut field = || fields.next().unwrap_or_default();
-        let (number, message, payload) = (field(), field() as usize, field() as usize);
+        let (number, message, payload, sent) =
+            (field(), field() as usize, field() as usize, field() as usize);
         let (message_checksum, payload_checksum, header_checksum) = (field(), field(), field());
         let expected = self.number;
         if header_checksum != crc32fast::hash(&header[..HEADER - 4]) {
@@ -243,6 +307,9 @@ impl<R: Read> FrameReader<R> {
         }
         if message > MAX_MESSAGE || payload > MAX_PAYLOAD {
             return Err(malformed(format!("frame {number} is too long: {message} and {payload} bytes")));
+        }
+        if sent > payload || (sent == 0 && payload > 0) {
+            return Err(malformed(format!("frame {number} has {sent} bytes for a payload of {payload}")));
         }
         self.number = expected.wrapping_add(1);
         self.message.clear();
@@ -257,7 +324,8 @@ impl<R: Read> FrameReader<R> {
         }
         let decoded = postcard::from_bytes(&self.message)
             .map_err(|why| malformed(format!("the message of frame {number} is malformed: {why}")))?;
-        self.payload = (payload > 0).then_some((payload, payload_checksum));
+        let pending = PendingPayload { bytes: payload, sent_bytes: sent, checksum: payload_checksum };
+        self.payload = (payload > 0).then_some(pending);
         Ok(Some(Frame { message: decoded, message_bytes: message, payload_bytes: payload }))
     }
 
@@ -274,23 +342,29 @@ impl<R: Read> FrameReader<R> {
     /// Reads the payload, which has the length of `into`. If the payload is corrupted, so are the bytes in `into`: the
     /// caller ends the connection and gives them to nobody.
     pub(super) fn payload(&mut self, into: &mut [u8]) -> Result<(), FrameError> {
-        let (bytes, checksum) = self.payload.take().unwrap_or((0, crc32fast::hash(&[])));
+        let PendingPayload { bytes, sent_bytes, checksum } = match self.payload.take() {
+            Some(pending) => pending,
+            None => PendingPayload { bytes: 0, sent_bytes: 0, checksum: crc32fast::hash(&[]) },
+        };
         if bytes != into.len() {
             return Err(malformed(format!("a payload of {bytes} bytes for {}", into.len())));
         }
-        self.input.read_exact(into)?;
-        if crc32fast::hash(into) != checksum {
-            return Err(malformed(format!(
-                "the payload of frame {} is corrupted",
-                self.number.wrapping_sub(1)
-            )));
+        let corrupted =
+            |number: u32| malformed(format!("the payload of frame {} is corrupted", number.wrapping_sub(1)));
+        if sent_bytes == bytes {
+            self.input.read_exact(into)?;
+            return if crc32fast::hash(into) == checksum { Ok(()) } else { Err(corrupted(self.number)) };
         }
-        Ok(())
+        self.compressed.resize(sent_bytes, 0);
+        self.input.read_exact(&mut self.compressed)?;
+        let is_right = crc32fast::hash(&self.compressed) == checksum
+            && lz4_flex::block::decompress_into(&self.compressed, into).is_ok_and(|written| written == bytes);
+        if is_right { Ok(()) } else { Err(corrupted(self.number)) }
     }
 
     fn skip_payload(&mut self) -> Result<(), FrameError> {
         match self.payload {
-            Some((bytes, _)) => self.payload(&mut vec![0; bytes]),
+            Some(PendingPayload { bytes, .. }) => self.payload(&mut vec![0; bytes]),
             None => Ok(()),
         }
     }

@@ -16,7 +16,7 @@
 //!   timestamps and errors come back as the device reaches them: a chunk (upload, launch, download, event) is one burst
 //!   in each direction.
 //! - Copies of more than 16 KiB (`INLINE_BYTES`) are announced by their operation, and follow in pieces behind small
-//!   messages (`outbox.rs`).
+//!   messages (`outbox.rs`). Pieces are compressed (LZ4) where that was measured to be faster (`compression.rs`).
 //! - **Back-pressure**, for each stream: the client has at most 4 MiB of operations and 16 MiB of
 //!   uploads in flight (`OPERATION_WINDOW`, `DATA_WINDOW`), until the worker credits what it has finished. The worker holds
 //!   at most 16 MiB of downloads, which the client's reading thread puts into the memory that waits for them. Calls
@@ -33,6 +33,7 @@
 //! attacks.
 
 mod client;
+mod compression;
 mod frame;
 mod message;
 mod outbox;

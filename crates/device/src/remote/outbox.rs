@@ -312,7 +312,7 @@ impl Outbox {
             Turn::Piece(lane, mut copy) => {
                 let piece = copy.next_piece();
                 let encoded = (self.encode_piece)(copy.transfer, copy.offset + copy.sent as u64);
-                writer.write(&encoded, piece)?;
+                writer.write_piece(&encoded, piece)?;
                 copy.sent += piece.len();
                 self.put_back(lane, copy);
                 Ok(())

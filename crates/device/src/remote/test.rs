@@ -1186,3 +1186,98 @@ fn frames_that_are_too_long_or_out_of_order_are_refused() {
     }]);
     assert!(encode(&source).unwrap_err().to_string().contains("at most"));
 }
+
+/// A pipe with a rate of 100 MB/s.
+#[derive(Default)]
+struct SlowPipe(Vec<u8>);
+
+impl Write for SlowPipe {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        thread::sleep(Duration::from_nanos(10 * bytes.len() as u64));
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Pieces of numbers that repeat themselves, and in the end two of noise.
+fn pieces() -> Vec<Vec<u8>> {
+    let mut state = 1u32;
+    let mut noise = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    let noise: Vec<Vec<u8>> = (0..2).map(|_| (0..MAX_PAYLOAD).map(|_| noise()).collect()).collect();
+    let repeated = |piece: u32| (0..MAX_PAYLOAD as u32).map(move |at| (at / 64 + piece) as u8).collect();
+    (0..20).map(repeated).chain(noise).collect()
+}
+
+fn written_pieces(pieces: &[Vec<u8>]) -> Vec<u8> {
+    let mut writer = FrameWriter::new(SlowPipe::default());
+    for (number, piece) in pieces.iter().enumerate() {
+        let message = ToWorker::Data { transfer: 1, offset: (number * MAX_PAYLOAD) as u64 };
+        writer.write_piece(&encode(&message).unwrap(), piece).unwrap();
+    }
+    writer.flush().unwrap();
+    writer.into_inner().0
+}
+
+#[test]
+fn pieces_that_compress_are_compressed_on_a_slow_link_and_come_back() {
+    let pieces = pieces();
+    let written = written_pieces(&pieces);
+    assert!(written.len() < pieces.len() * MAX_PAYLOAD / 2, "{} bytes", written.len());
+    let mut reader = FrameReader::new(&written[..]);
+    for piece in &pieces {
+        let frame = reader.next::<ToWorker>().unwrap().unwrap();
+        assert_eq!(frame.payload_bytes, piece.len());
+        let mut read = vec![0; frame.payload_bytes];
+        reader.payload(&mut read).unwrap();
+        assert!(read == *piece, "a piece is another one");
+    }
+    assert!(reader.next::<ToWorker>().unwrap().is_none());
+}
+
+#[test]
+fn a_compressed_piece_that_is_corrupted_or_cut_is_an_error() {
+    let written = written_pieces(&pieces()[..12]);
+    let read_all = |bytes: &[u8]| -> Result<usize, frame::FrameError> {
+        let (mut reader, mut count) = (FrameReader::new(bytes), 0);
+        while let Some(frame) = reader.next::<ToWorker>()? {
+            reader.payload(&mut vec![0; frame.payload_bytes])?;
+            count += 1;
+        }
+        Ok(count)
+    };
+    assert_eq!(read_all(&written).unwrap(), 12);
+    for at in (0..written.len()).step_by(written.len() / 97) {
+        let mut corrupted = written.clone();
+        corrupted[at] ^= 1 << (at % 8);
+        read_all(&corrupted).unwrap_err();
+        // A cut between two frames is the end of the pipe.
+        assert!(read_all(&written[..at]).is_err() || read_all(&written[..at]).unwrap() < 12);
+    }
+}
+
+#[test]
+fn compressed_bytes_that_are_no_block_of_that_length_are_refused() {
+    // The checksums are right, so only the decompression can tell.
+    for (raw, sent) in [(1000u32, vec![0xF0u8; 10]), (1000, vec![0; 999]), (10, vec![1; 20]), (5, vec![])] {
+        let message = encode(&ToWorker::Data { transfer: 1, offset: 0 }).unwrap();
+        let mut frame = Vec::new();
+        let checksums = [crc32fast::hash(&message), crc32fast::hash(&sent)];
+        let lengths = [0, message.len() as u32, raw, sent.len() as u32];
+        lengths.iter().chain(&checksums).for_each(|number| frame.extend(number.to_le_bytes()));
+        frame.extend(crc32fast::hash(&frame).to_le_bytes());
+        frame.extend(&message);
+        frame.extend(&sent);
+        let mut reader = FrameReader::new(&frame[..]);
+        let outcome = reader.next::<ToWorker>().and_then(|found| {
+            let bytes = found.map_or(0, |found| found.payload_bytes);
+            reader.payload(&mut vec![0; bytes])
+        });
+        outcome.unwrap_err();
+    }
+}
