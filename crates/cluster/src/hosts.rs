@@ -2,6 +2,8 @@
 
 use std::{
     collections::BTreeMap,
+    fs::File,
+    io::{self, Read},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -89,8 +91,12 @@ impl Hosts {
     pub fn read(path: &Path) -> Result<Self, HostError> {
         let shown = path.display().to_string();
         let refuse = |detail: String| HostError::new(&shown, detail);
-        check_owner(path).map_err(refuse)?;
-        let text = std::fs::read_to_string(path).map_err(|why| refuse(format!("cannot be read: {why}")))?;
+        let unreadable = |why: io::Error| refuse(format!("cannot be read: {why}"));
+        // What is checked and what is read is the same file, whatever its name stands for meanwhile.
+        let mut file = File::open(path).map_err(unreadable)?;
+        check_owner(&file).map_err(refuse)?;
+        let mut text = String::new();
+        file.read_to_string(&mut text).map_err(unreadable)?;
         Hosts::parse(&text).map_err(|why| refuse(why.to_string()))
     }
 
@@ -159,7 +165,7 @@ impl Hosts {
         if !srun.is_empty() {
             return Err(HostError::new(name, "the key `srun` is for a table with the key `slurm`"));
         }
-        let mut ssh = Ssh::new(address.as_deref().unwrap_or(name))?;
+        let mut ssh = Ssh::new(address.as_deref().unwrap_or(name))?.called(name);
         for option in options {
             ssh = ssh.option(option);
         }
@@ -286,10 +292,13 @@ fn quoted(path: &str) -> String {
 
 /// Fails if others could have written a file.
 #[cfg(unix)]
-fn check_owner(path: &Path) -> Result<(), String> {
+fn check_owner(file: &File) -> Result<(), String> {
     use std::os::unix::fs::MetadataExt;
 
-    let found = std::fs::metadata(path).map_err(|why| format!("cannot be read: {why}"))?;
+    let found = file.metadata().map_err(|why| format!("cannot be read: {why}"))?;
+    if !found.is_file() {
+        return Err("is not a file".into());
+    }
     if found.uid() != 0 && found.uid() != rustix::process::getuid().as_raw() {
         return Err("belongs to another user: its options can run programs, so it is not used".into());
     }
@@ -302,7 +311,7 @@ fn check_owner(path: &Path) -> Result<(), String> {
 }
 
 #[cfg(not(unix))]
-fn check_owner(_: &Path) -> Result<(), String> {
+fn check_owner(_: &File) -> Result<(), String> {
     Ok(())
 }
 

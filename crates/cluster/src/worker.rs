@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, Read, Write},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -37,8 +38,7 @@ pub fn run_if_whole(expected: Option<&str>) -> i32 {
     let found = remote::program_hash().map(|hash| hexadecimal(&hash));
     match expected {
         Some(expected) if found.as_deref() != Some(expected) => {
-            // Only the copy itself is removed, which has the hash as its name.
-            let copy = std::env::current_exe().ok().filter(|path| path.ends_with(expected));
+            let copy = std::env::current_exe().ok().filter(|path| is_copy(path, expected));
             let is_removed = copy.is_some_and(|path| std::fs::remove_file(path).is_ok());
             let removed = if is_removed { "it was removed" } else { "remove it" };
             let text = format!("{DAMAGED}: {removed}, and send it again\n");
@@ -48,6 +48,12 @@ pub fn run_if_whole(expected: Option<&str>) -> i32 {
         }
         _ => run(),
     }
+}
+
+/// Whether a file is a copy of a program that has this hash as its name. Any other file is the user's own.
+fn is_copy(path: &Path, hash: &str) -> bool {
+    let is_hash = hash.len() == 64 && hash.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_hash && path.file_name().is_some_and(|name| name == hash)
 }
 
 pub(crate) fn hexadecimal(hash: &[u8]) -> String {
@@ -202,4 +208,23 @@ fn pipes() -> io::Result<(std::fs::File, std::fs::File)> {
 #[cfg(not(unix))]
 fn pipes() -> io::Result<(io::Stdin, io::Stdout)> {
     Ok((io::stdin(), io::stdout()))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn only_a_file_that_has_the_hash_as_its_name_is_a_copy() {
+        let hash = "0123456789abcdef".repeat(4);
+        assert!(is_copy(&Path::new("/home/alice/.cache/evener/programs").join(&hash), &hash));
+        for (path, hash) in [
+            ("/usr/bin/evener", hash.as_str()),
+            ("/usr/bin/evener", "evener"),
+            ("/usr/bin/evener", "/usr/bin/evener"),
+            ("/usr/bin/evener", ""),
+        ] {
+            assert!(!is_copy(Path::new(path), hash), "{path} {hash}");
+        }
+    }
 }

@@ -21,8 +21,8 @@ use common::{
 };
 use evener_cluster::{Host, Slurm, WithHosts, connect_all, connect_or_await, worker};
 use evener_device::{Device, Error, Inventory, Kernel, Result, kernel_fn};
-use evener_schedule::{DeviceReport, KernelParams, KernelTask, Mapped, Pool, RunError};
-use libtest_mimic::{Arguments, Trial};
+use evener_schedule::{DeviceReport, KernelParams, KernelTask, Mapped, Pool, Progress, RunError};
+use libtest_mimic::{Arguments, Failed, Trial};
 
 /// The folder of the cluster.
 const RIG: &str = "EVENER_TEST_SLURM";
@@ -46,7 +46,7 @@ fn main() {
     if let Ok(kind) = std::env::var(CLIENT) {
         return client(&kind);
     }
-    let trials: [Behaviour; 16] = [
+    let trials: [Behaviour; 18] = [
         ("each_node_is_a_host_and_its_job_ends_with_it_with_slurm", nodes),
         ("a_request_that_cannot_be_met_is_one_sentence_with_slurm", refused),
         ("a_run_begins_with_the_nodes_that_are_there_and_others_join_with_slurm", joining),
@@ -59,7 +59,9 @@ fn main() {
         ("a_worker_that_is_killed_comes_back_with_slurm", killed_worker),
         ("a_client_that_is_killed_leaves_no_process_and_no_job_with_slurm", killed_client),
         ("a_client_that_is_killed_leaves_no_pending_job_with_slurm", killed_while_pending),
-        ("a_worker_whose_srun_is_killed_ends_with_its_lease_with_slurm", killed_srun),
+        ("a_worker_whose_srun_is_killed_is_replaced_with_slurm", killed_srun),
+        ("a_worker_whose_srun_is_killed_alone_is_replaced_with_slurm", killed_first_srun),
+        ("a_worker_whose_client_and_srun_are_killed_ends_with_its_lease_with_slurm", killed_with_srun),
         ("a_worker_ends_with_its_slurmstepd_and_the_client_notices_with_slurm", killed_stepd),
         ("inside_an_allocation_its_nodes_are_used_with_slurm", inside_allocation),
         ("a_job_that_is_requeued_begins_anew_and_leaves_nothing_with_slurm_at_length", requeued),
@@ -70,8 +72,8 @@ fn main() {
     let trials = trials.map(|(name, trial)| {
         let trial = move || {
             let outcome = within_seconds(170, trial);
-            tidy();
-            outcome
+            let tidied = tidy();
+            outcome.and(tidied)
         };
         Trial::test(name, trial).with_ignored_flag(rig.is_none())
     });
@@ -113,8 +115,9 @@ fn no_job_within(limit: Duration) -> Outcome {
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 
-/// Brings the cluster back to how it was, whatever a test has left.
-fn tidy() {
+/// Brings the cluster back to how it was, whatever a test has left. Fails if it does not come back, because the next test
+/// would fail for that.
+fn tidy() -> Outcome {
     for node in NODES {
         slurm("revive", node);
         // A node that is well refuses to be resumed.
@@ -122,12 +125,11 @@ fn tidy() {
             Command::new("scontrol").args(["update", &format!("NodeName={node}"), "State=RESUME"]).output();
     }
     let _ = Command::new("scancel").args(["--user", &ask("id", &["-un"])]).output();
-    let start = Instant::now();
-    let are_idle =
-        || ask("sinfo", &["--noheader", "--partition=main", "--states=idle", "--format=%D"]) == "4";
-    while !are_idle() && start.elapsed() < Duration::from_secs(40) {
-        thread::sleep(Duration::from_millis(100));
-    }
+    // Not `--states=idle`, which lists nodes that are drained or completing too. Those that do not respond have a star.
+    let states = || ask("sinfo", &["--noheader", "--partition=main", "--Node", "--format=%T"]);
+    let are_idle = || states().lines().eq(NODES.map(|_| "idle")) && jobs().is_empty();
+    soon(60, "the cluster does not come back", are_idle)
+        .map_err(|why| format!("{}: {}", why.message().unwrap_or_default(), ask("sinfo", &["--Node"])).into())
 }
 
 /// A request whose worker is this program.
@@ -160,10 +162,19 @@ const NUMBER: u32 = 7;
 /// Runs this many items of two milliseconds each on these devices. Every result is checked: no item is missing, doubled or
 /// in another's place.
 fn run(devices: &[Device], items: u32) -> std::result::Result<Mapped<u32>, RunError> {
+    run_and(devices, items, |_| ())
+}
+
+/// Runs as [`run`] does, and reports progress.
+fn run_and(
+    devices: &[Device],
+    items: u32,
+    on_progress: impl FnMut(&Progress) + Send,
+) -> std::result::Result<Mapped<u32>, RunError> {
     let pool = Pool::builder().devices(devices).keep_history_at(None).build()?;
     let items: Vec<u32> = (0..items).map(|item| item.wrapping_mul(2_654_435_761) >> 1).collect();
     let task = KernelTask::<u32, u32>::new(&slow_add(NUMBER, 2_000));
-    let mapped = pool.job(&task).all_devices().map(&items)?;
+    let mapped = pool.job(&task).all_devices().on_progress(on_progress).map(&items)?;
     let is_right = |(item, result): (&u32, &u32)| item + NUMBER == *result;
     assert_eq!(mapped.results().len(), items.len());
     assert!(items.iter().zip(mapped.results()).all(is_right), "a wrong result");
@@ -241,29 +252,34 @@ fn refused() -> Outcome {
 }
 
 fn joining() -> Outcome {
+    // The second node comes after the run has begun, and so not in this time.
+    const WAIT: Duration = Duration::from_secs(60);
     for node in &NODES[1..] {
         slurm("drain", node);
     }
     // All cores of a node: the two do not share one.
-    let hosts = request().nodes(2).cores(4).hosts("slurm")?;
+    let hosts = request().wait(WAIT).nodes(2).cores(4).hosts("slurm")?;
     let start = Instant::now();
     let reached = connect_or_await(&hosts).into_iter().collect::<Result<Vec<_>>>()?;
-    ensure!(
-        start.elapsed() < Duration::from_secs(10),
-        "it waited for the second node: {:?}",
-        start.elapsed()
-    );
+    ensure!(start.elapsed() < WAIT, "it waited for the second node: {:?}", start.elapsed());
     let waits: Vec<Option<&str>> = reached.iter().map(|host| host.awaited_reason()).collect();
     let late = waits.iter().position(Option::is_some).ok_or("both nodes are there")?;
     ensure!(waits[late].is_some_and(|why| why.contains("is pending (")), "{waits:?}");
     ensure!(waits[1 - late].is_none(), "{waits:?}");
     let devices = [processor(&reached[0]), processor(&reached[1])];
     ensure!(!devices[late].is_there() && devices[1 - late].is_there(), "{devices:?}");
-    let resumed = after(2.0, || slurm("resume", "n2"));
-    let mapped = run(&devices, 20_000)?;
+    let mut resumed = None;
+    // One node alone takes 40 s, in which the other one has to come.
+    let mapped = run_and(&devices, 40_000, |progress| {
+        if resumed.is_none() && progress.done > 0 {
+            resumed = Some((progress.elapsed, after(0.0, || slurm("resume", "n2"))));
+        }
+    })?;
+    let (resumed_at, resumed) = resumed.ok_or("the run began with no node")?;
     resumed.join().map_err(|_| "n2 was not resumed")?;
     let late = done_by(&mapped, devices[late].id().as_str());
-    ensure!(late.items > 200 && late.startup_s > 1.5 && late.failures.is_empty(), "{late:?}");
+    ensure!(late.items > 200 && late.failures.is_empty(), "{late:?}");
+    ensure!(late.startup_s > resumed_at.as_secs_f64(), "it was there before {resumed_at:?}: {late:?}");
     Ok(())
 }
 
@@ -376,8 +392,17 @@ fn killed_worker() -> Outcome {
 
 /// A client whose standard output is read.
 fn start_client(kind: &str) -> (Child, BufReader<std::process::ChildStdout>) {
+    start_client_with(kind, &[])
+}
+
+/// Starts a client with these environment variables.
+fn start_client_with(
+    kind: &str,
+    variables: &[(&str, &str)],
+) -> (Child, BufReader<std::process::ChildStdout>) {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    let mut client = command.env(CLIENT, kind).stdout(Stdio::piped()).spawn().unwrap();
+    command.env(CLIENT, kind).envs(variables.iter().copied());
+    let mut client = command.stdout(Stdio::piped()).spawn().unwrap();
     let stdout = BufReader::new(client.stdout.take().unwrap());
     (client, stdout)
 }
@@ -472,37 +497,75 @@ fn soon(seconds: u64, what: &str, condition: impl Fn() -> bool) -> Outcome {
     Ok(())
 }
 
-fn killed_srun() -> Outcome {
-    let lease = format!("export {}=3", worker::LEASE_VARIABLE);
-    let hosts = connected(request().setup(lease))?;
-    let device = processor(&hosts[0]);
-    let process = process_of(&device)?;
-    let job = jobs().remove(0);
+/// The parent of a process.
+fn parent_of(process: u32) -> std::result::Result<u32, Failed> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).ok_or("no parent")?;
+    Ok(parent.trim().parse()?)
+}
+
+/// The two processes of the `srun` of the only job: the first one, and the one that it has forked, which ends the job if the
+/// first is killed.
+fn sruns() -> std::result::Result<[u32; 2], Failed> {
     let name = ask("squeue", &["--noheader", "--format=%j"]);
-    // Both at once: each would end the job for the other.
-    let sruns = processes_with(&format!("--job-name={name}"));
-    ensure!(sruns.len() == 2, "{sruns:?}");
-    for srun in &sruns {
-        signal("-STOP", *srun);
-    }
-    for srun in &sruns {
-        signal("-KILL", *srun);
-    }
+    let found = processes_with(&format!("--job-name={name}"));
+    ensure!(found.len() == 2, "{found:?}");
+    let [one, other] = [found[0], found[1]];
+    if parent_of(other)? == one { Ok([one, other]) } else { Ok([other, one]) }
+}
+
+/// Stops processes and then kills them, so that none does anything about the end of another. A child comes before its parent:
+/// the system continues stopped processes whose parent was the last one outside of their group.
+fn kill_at_once(processes: &[u32]) {
+    processes.iter().for_each(|process| signal("-STOP", *process));
+    processes.iter().for_each(|process| signal("-KILL", *process));
+}
+
+fn killed_srun() -> Outcome {
+    let hosts = connected(request())?;
+    let device = processor(&hosts[0]);
+    let (process, job) = (process_of(&device)?, jobs().remove(0));
+    let [first, second] = sruns()?;
+    kill_at_once(&[second, first]);
     let error = compute(&device, 0).unwrap_err();
     ensure!(matches!(error, Error::Lost { .. }), "{error}");
+    // Only the client ends them, unless it waits for the lease of two minutes.
     soon(15, "the worker is still there", || !is_running(process))?;
     soon(15, "its job is still there", || !jobs().contains(&job))?;
     ensure!(compute(&device.reopened(), 0)? == [11, 12, 13], "a wrong result");
     Ok(())
 }
 
+fn killed_first_srun() -> Outcome {
+    let hosts = connected(request())?;
+    let device = processor(&hosts[0]);
+    let process = process_of(&device)?;
+    signal("-KILL", sruns()?[0]);
+    let is_explained = || compute(&device, 0).unwrap_err().to_string().contains("was killed by signal 9");
+    soon(10, "the reason is not known", is_explained)?;
+    ends_soon(process)?;
+    // The second process of `srun` has cancelled the job. The user has not: it is asked for again.
+    ensure!(compute(&device.reopened(), 0)? == [11, 12, 13], "a wrong result");
+    Ok(())
+}
+
+fn killed_with_srun() -> Outcome {
+    // SLURM gives the environment of `srun` to the worker.
+    let (mut client, mut stdout) = start_client_with("computes", &[(worker::LEASE_VARIABLE, "3")]);
+    let process: u32 = line(&mut stdout).parse()?;
+    let [first, second] = sruns()?;
+    kill_at_once(&[second, first, client.id()]);
+    client.wait()?;
+    ensure!(is_running(process) && jobs().len() == 1, "something else has ended the worker");
+    soon(15, "the worker is still there", || !is_running(process))?;
+    soon(15, "its job is still there", || jobs().is_empty())
+}
+
 fn killed_stepd() -> Outcome {
     let hosts = connected(request())?;
     let device = processor(&hosts[0]);
     let process = process_of(&device)?;
-    let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
-    let parent =
-        status.lines().find_map(|line| line.strip_prefix("PPid:")).ok_or("no parent")?.trim().parse()?;
+    let parent = parent_of(process)?;
     let is_stepd = std::fs::read_to_string(format!("/proc/{parent}/comm"))?.trim() == "slurmstepd";
     ensure!(is_stepd, "its parent is no slurmstepd");
     signal("-KILL", parent);

@@ -11,7 +11,7 @@ use std::{
     collections::VecDeque,
     fmt::Debug,
     io::{self, BufRead, BufReader, Read},
-    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio},
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
     sync::{
         Arc, Condvar, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -138,6 +138,18 @@ struct Ending {
     lines: Vec<String>,
     /// The exit code, if it has ended by itself.
     code: Option<i32>,
+    /// The signal that has ended it, if one has.
+    signal: Option<i32>,
+}
+
+impl Ending {
+    fn new(lines: Vec<String>, status: Option<ExitStatus>) -> Self {
+        #[cfg(unix)]
+        let signal = status.and_then(|status| std::os::unix::process::ExitStatusExt::signal(&status));
+        #[cfg(not(unix))]
+        let signal = None;
+        Ending { lines, code: status.and_then(|status| status.code()), signal }
+    }
 }
 
 /// Makes the end of a program into a reason for the user, or into none if there is nothing to say.
@@ -307,7 +319,7 @@ impl StartedProgram {
             let status = self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait();
             match status {
                 Ok(None) if start.elapsed() < MOMENT => thread::sleep(Duration::from_millis(5)),
-                status => return Ending { lines, code: status.ok().flatten().and_then(|it| it.code()) },
+                status => return Ending::new(lines, status.ok().flatten()),
             }
         }
     }

@@ -68,10 +68,12 @@ impl Program {
 
     /// Returns the command that starts a worker where the program was sent to, and otherwise runs another command.
     pub(super) fn start_or(&self, otherwise: &str) -> String {
-        let (find, arguments, hash) = (self.find(), &self.arguments, &self.hash);
-        // The time of its last use decides when it is removed.
+        let Program { hash, bytes, arguments, .. } = self;
+        let find = self.find();
+        // A file of another size, as a machine that went down may leave, could not say that it is damaged. The time of its
+        // last use decides when it is removed.
         in_shell(&format!(
-            "{find}; [ -x \"$p\" ] && {{ touch -c \"$p\" 2>/dev/null; exec \"$p\" {arguments} {hash}; }}; {otherwise}"
+            "{find}; [ -x \"$p\" ] && [ $(wc -c <\"$p\") -eq {bytes} ] && {{ touch -c \"$p\" 2>/dev/null; exec \"$p\" {arguments} {hash}; }}; {otherwise}"
         ))
     }
 
@@ -79,10 +81,11 @@ impl Program {
     /// programs that were not used for [`KEPT_DAYS`], and parts of some whose connection was lost.
     pub(super) fn receive(&self) -> String {
         let (find, bytes) = (self.find(), self.bytes);
-        // Made under another name, so that no worker starts a part of it.
+        // Made under another name, so that no worker starts a part of it: one that nobody else has, also not another machine
+        // with the same home folder.
         in_shell(&format!(
             "umask 077; {find}; mkdir -p \"$d\" && chmod 700 \"$d\" || exit 1; \
-             find \"$d\" -type f -mtime +{KEPT_DAYS} -exec rm -f {{}} + 2>/dev/null; t=$p.$$; trap \"rm -f \\\"$t\\\"\" 0; \
+             find \"$d\" -type f -mtime +{KEPT_DAYS} -exec rm -f {{}} + 2>/dev/null; t=$(mktemp \"$p.XXXXXX\") || exit 1; trap \"rm -f \\\"$t\\\"\" 0; \
              trap \"exit 1\" 1 2 13 15; cat >\"$t\" || exit 1; \
              [ $(wc -c <\"$t\") -eq {bytes} ] || {{ echo \"a part of the program is missing\" >&2; exit 1; }}; \
              chmod 700 \"$t\" && mv \"$t\" \"$p\" && echo \"$p\""

@@ -1,6 +1,7 @@
 //! Workers on machines that `ssh` reaches.
 
 use std::{
+    borrow::Cow,
     io::{self, Read},
     path::PathBuf,
     process::Command,
@@ -21,6 +22,8 @@ use crate::{host::HostError, worker::DAMAGED};
 /// shared connections. `ssh` never asks for anything: a key that needs a passphrase and a host with an unknown key fail.
 #[derive(Debug, Clone)]
 pub struct Ssh {
+    /// What the user calls the machine.
+    name: String,
     /// User and host, as `ssh` takes them.
     destination: String,
     port: Option<u16>,
@@ -55,6 +58,7 @@ impl Ssh {
             return refuse("a host's name has letters, digits, `.`, `-` and `_`");
         }
         Ok(Ssh {
+            name: target.into(),
             destination: destination.into(),
             port,
             program: "ssh".into(),
@@ -64,6 +68,12 @@ impl Ssh {
             sent: None,
             sends: false,
         })
+    }
+
+    /// Sets what the user calls the machine, for messages.
+    pub(crate) fn called(mut self, name: &str) -> Self {
+        self.name = name.into();
+        self
     }
 
     /// Sets the command that the machine's shell runs, whose standard input and output become the worker's pipes.
@@ -106,10 +116,9 @@ impl Ssh {
     /// Copies a program to the machine, and returns its path there. Fails with a reason for the user, at the latest when
     /// nothing could be sent for `timeout`.
     fn copy_program(&self, program: &Program, timeout: Duration) -> Result<String, String> {
-        let start_command = self.ssh(timeout, &program.receive());
-        let started = start(start_command, self.explain())?;
-        let (mut from, mut to, worker) = (started.from_worker, started.to_worker, started.worker);
         let mut file = program.open().map_err(|why| format!("this program cannot be read: {why}"))?;
+        let started = start(self.ssh(timeout, &program.receive()), self.explain())?;
+        let (mut from, mut to, worker) = (started.from_worker, started.to_worker, started.worker);
         let watched = Watch::start(worker.clone(), timeout)?;
         let copied = watched.copy(&mut file, &mut to);
         drop(to);
@@ -164,14 +173,24 @@ impl Ssh {
 
     fn explain(&self) -> super::Explain {
         let port = self.port.map(|port| format!("-p {port} ")).unwrap_or_default();
-        let options: String = self.options.iter().map(|option| format!("{option} ")).collect();
-        let host = self.host_name().to_owned();
+        let options: String = self.options.iter().map(|option| format!("{} ", shell_word(option))).collect();
+        let host = self.host_name();
         let names = Names {
             login: format!("ssh {options}{port}{}", self.destination),
-            if_missing: format!("run `evener hosts install {host}`, or give its path in hosts.toml"),
-            host,
+            if_missing: format!("run `evener hosts install {}`, or give its path in hosts.toml", self.name),
+            // As the file of known hosts has it.
+            host: self.port.map_or(host.to_owned(), |port| format!("'[{host}]:{port}'")),
         };
         Box::new(move |ending| explain(&names, ending))
+    }
+}
+
+/// Returns a word as a shell takes it, for a command that the user can run.
+fn shell_word(word: &str) -> Cow<'_, str> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:@,+%".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.into(),
+        false => format!("'{}'", word.replace('\'', r"'\''")).into(),
     }
 }
 
@@ -261,7 +280,26 @@ impl Watch {
 
 #[cfg(test)]
 mod test {
-    use super::*;
+    use super::{super::Ending, *};
+
+    fn explained(ssh: &Ssh, line: &str, code: i32) -> String {
+        let ending = Ending { lines: vec![line.into()], code: Some(code), ..Ending::default() };
+        (ssh.explain())(&ending).unwrap()
+    }
+
+    #[test]
+    fn advice_is_a_command_that_means_this_machine() {
+        let ssh = Ssh::new("alice@lab3:2222").unwrap().option("-oProxyCommand=nc -X 5 %h %p");
+        let missing = "bash: line 1: evener: command not found";
+        let text = explained(&ssh, missing, 127);
+        assert!(text.contains("run `evener hosts install alice@lab3:2222`"), "{text}");
+        let text = explained(&ssh.clone().called("gpu-box"), missing, 127);
+        assert!(text.contains("run `evener hosts install gpu-box`"), "{text}");
+        let text = explained(&ssh, "Host key verification failed.", 255);
+        assert!(text.contains("run `ssh '-oProxyCommand=nc -X 5 %h %p' -p 2222 alice@lab3` once"), "{text}");
+        let text = explained(&ssh, "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", 255);
+        assert!(text.contains("`ssh-keygen -R '[lab3]:2222'`"), "{text}");
+    }
 
     #[test]
     fn ssh_asks_for_nothing_and_keeps_the_users_configuration() {

@@ -13,7 +13,7 @@ const NOT_EXECUTABLE: i32 = 126;
 pub(super) struct Names {
     /// The command that logs in there.
     pub(super) login: String,
-    /// The host, without user and port.
+    /// The host as the file of known hosts has it.
     pub(super) host: String,
     /// What to do if the program of the worker is not there.
     pub(super) if_missing: String,
@@ -24,6 +24,10 @@ pub(super) fn explain(names: &Names, ending: &Ending) -> Option<String> {
     let Names { login, host, if_missing } = names;
     let find = |texts: &[&str]| {
         let has = |line: &&String| texts.iter().any(|text| line.contains(text));
+        ending.lines.iter().rfind(has).map(String::as_str)
+    };
+    let find_start = |texts: &[&str]| {
+        let has = |line: &&String| texts.iter().any(|text| line.starts_with(text));
         ending.lines.iter().rfind(has).map(String::as_str)
     };
     let is_missing = |line: &str| line.contains("not found") || line.contains("No such file");
@@ -57,6 +61,9 @@ pub(super) fn explain(names: &Names, ending: &Ending) -> Option<String> {
         (line, format!("it does not answer: check with `{login}` that it is on and can be reached"))
     } else if let Some(line) = find(&["No space left on device", "Disk quota exceeded"]) {
         (line, "its disk is full: free some space there".into())
+    } else if let Some(line) = find_start(&["mkdir: ", "chmod: ", "mktemp: "]) {
+        let advice = "its cache folder cannot be written: make ~/.cache/evener there your own, or set XDG_CACHE_HOME there";
+        (line, advice.into())
     } else if let Some(line) = find(&["Exec format error", "cannot execute binary", "GLIBC_"]) {
         (line, "its `evener` is for another kind of machine: build one there".into())
     } else if let Some(line) = find(&["unrecognized subcommand", "unexpected argument"]) {
@@ -93,7 +100,7 @@ mod test {
             if_missing: "run `evener hosts install lab3`".into(),
         };
         let lines = lines.iter().map(|&line| line.to_owned()).collect();
-        explain(&names, &Ending { lines, code: Some(code) }).unwrap()
+        explain(&names, &Ending { lines, code: Some(code), ..Ending::default() }).unwrap()
     }
 
     #[test]
@@ -103,7 +110,7 @@ mod test {
             "ssh-keygen -f \"/home/alice/.ssh/known_hosts\" -R \"lab3\"",
             "Host key verification failed.",
         ];
-        let cases: [(&[&str], i32, &str); 13] = [
+        let cases: [(&[&str], i32, &str); 15] = [
             (&changed, 255, "`ssh-keygen -f \"/home/alice/.ssh/known_hosts\" -R \"lab3\"`"),
             (&["Host key verification failed."], 255, "run `ssh -p 2222 alice@lab3` once"),
             (&["alice@lab3: Permission denied (publickey)."], 255, "`ssh-copy-id`"),
@@ -117,6 +124,8 @@ mod test {
             (&["bash: /opt/evener: cannot execute binary file: Exec format error"], 126, "another kind"),
             (&["error: unrecognized subcommand 'worker'", "For more information"], 2, "another version"),
             (&["head: error writing: No space left on device"], 1, "free some space"),
+            (&["mktemp: failed to create file via template: No space left on device"], 1, "free some space"),
+            (&["mkdir: cannot create directory '/home/alice/.cache': Permission denied"], 1, "cache folder"),
         ];
         for (lines, code, advice) in cases {
             let text = explained(lines, code);
@@ -129,7 +138,7 @@ mod test {
     fn other_words_are_passed_on() {
         assert_eq!(explained(&["Welcome", "the node is reserved"], 1), "the node is reserved");
         let names = Names { login: "ssh lab3".into(), host: String::new(), if_missing: String::new() };
-        assert_eq!(explain(&names, &Ending { lines: Vec::new(), code: Some(1) }), None);
+        assert_eq!(explain(&names, &Ending { code: Some(1), ..Ending::default() }), None);
         let silent = explain(&names, &Ending::default()).unwrap();
         assert!(silent.contains("`ssh lab3`"), "{silent}");
     }

@@ -90,9 +90,8 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<RunContext<T, E>> {
             let is_there = pool_device.is_there();
             let mut core = self.core();
             let began = self.now();
-            if !is_there {
+            if !is_there && core.run.lane_awaited(lane, began) {
                 log!(debug, device = %pool_device.id, "a device is not there yet");
-                core.run.lane_awaited(lane, began);
                 core.record_lane_states(began);
                 drop(core);
                 self.wake_all();

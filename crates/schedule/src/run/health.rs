@@ -75,9 +75,14 @@ impl Run {
 
     /// The device of a lane is still to come, as a node that a batch system has not allocated yet. The run goes on without
     /// it, and waits for it if there is no other lane. It is no failure of the lane.
-    pub fn lane_awaited(&mut self, lane: LaneIndex, now: Time) {
+    ///
+    /// Returns `false`, and changes nothing, if the lane has a chunk in flight: its device has come since the driver looked.
+    pub fn lane_awaited(&mut self, lane: LaneIndex, now: Time) -> bool {
+        if self.lanes[lane].in_flight > 0 {
+            return false;
+        }
         if self.lanes[lane].quarantine.is_retired() {
-            return;
+            return true;
         }
         self.has_awaited = true;
         let until = now.saturating_add(AWAITED_CHECK);
@@ -85,6 +90,7 @@ impl Run {
         self.set_aside(lane, now);
         self.lanes[lane].is_awaited = true;
         self.note_drained(now);
+        true
     }
 
     /// The whole process was suspended for this long: the time counts for no chunk.

@@ -669,6 +669,18 @@ fn a_run_waits_for_a_device_that_is_still_to_come() {
 }
 
 #[test]
+fn a_device_that_has_come_since_a_worker_looked_keeps_its_chunk() {
+    let lane = LaneSpec { depth: 2, ..ONE_AT_A_TIME };
+    let mut run = Run::new(10, &[lane], &Shares::Pulled, Settings::default());
+    assert!(run.lane_awaited(0, ms(0)));
+    let canary = run_of(run.ask(0, ms(300)));
+    // Another worker of the lane has looked before the device came.
+    assert!(!run.lane_awaited(0, ms(301)));
+    run.chunk_ended(canary.id, ms(1), ms(302));
+    assert_eq!((run.state(0), run.tallies()[0].dropped), (LaneState::Healthy, 0));
+}
+
+#[test]
 fn a_device_that_does_not_come_any_more_is_waited_for_as_any_other() {
     let mut run = Run::new(10, &[ONE_AT_A_TIME], &Shares::Pulled, Settings::default());
     run.lane_awaited(0, ms(0));

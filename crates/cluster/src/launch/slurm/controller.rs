@@ -129,7 +129,8 @@ fn ask(program: &str, arguments: &[&str]) -> Result<String, String> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = spawn(command).map_err(|why| super::explain::not_started(program, &why))?;
-    let (mut stdout, mut stderr) = (child.stdout.take(), child.stderr.take());
+    let printed = read_meanwhile(child.stdout.take());
+    let said = read_meanwhile(child.stderr.take());
     let began = Instant::now();
     let status = loop {
         match child.try_wait() {
@@ -143,17 +144,29 @@ fn ask(program: &str, arguments: &[&str]) -> Result<String, String> {
             }
         }
     };
-    // What these programs print is less than a pipe holds.
-    let text = |pipe: Option<&mut dyn Read>| {
-        let mut text = String::new();
-        let read = pipe.map(|pipe| pipe.read_to_string(&mut text));
-        read.map_or(String::new(), |_| text)
-    };
-    let printed = text(stdout.as_mut().map(|pipe| pipe as &mut dyn Read));
-    let said = text(stderr.as_mut().map(|pipe| pipe as &mut dyn Read));
     match status.success() {
-        true => Ok(printed),
-        false => Err(said.lines().last().unwrap_or("it failed without a word").trim().to_owned()),
+        true => printed(),
+        false => {
+            let said = said()?;
+            Err(said.lines().last().unwrap_or("it failed without a word").trim().to_owned())
+        }
+    }
+}
+
+/// Reads a pipe on a thread, because a program waits that has printed more than its pipe holds: some kilobytes, where a user
+/// has many large pipes. Returns a function that waits for the text.
+fn read_meanwhile(pipe: Option<impl Read + Send + 'static>) -> impl FnOnce() -> Result<String, String> {
+    let read = move || {
+        let mut text = Vec::new();
+        // What came before an error is still of use.
+        let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut text));
+        String::from_utf8_lossy(&text).into_owned()
+    };
+    let reading = thread::Builder::new().name("evener-slurm-read".into()).spawn(read);
+    move || match reading.map(thread::JoinHandle::join) {
+        Ok(Ok(text)) => Ok(text),
+        Ok(Err(_)) => Err("the thread that reads panicked".into()),
+        Err(why) => Err(format!("a thread cannot be started: {why}")),
     }
 }
 
@@ -188,6 +201,14 @@ mod test {
         let texts = ["0:05", "10:00", "1:00:00", "2-03:04:05", "UNLIMITED", "INVALID", "NOT_SET", ""];
         let seconds = texts.map(|text| duration(text).map(|it| it.as_secs()));
         assert_eq!(seconds, [Some(5), Some(600), Some(3600), Some(183_845), None, Some(0), None, None]);
+    }
+
+    #[test]
+    fn a_program_may_print_more_than_a_pipe_holds() {
+        let print = |to: &str| format!("head -c 300000 /dev/zero | tr '\\0' x >&{to}");
+        let printed = ask("sh", &["-c", &format!("{}; {}", print("2"), print("1"))]).unwrap();
+        assert_eq!(printed.len(), 300_000);
+        assert_eq!(ask("sh", &["-c", "echo first >&2; echo last >&2; exit 1"]), Err("last".into()));
     }
 
     #[test]

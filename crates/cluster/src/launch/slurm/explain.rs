@@ -58,7 +58,8 @@ mod test {
 
     fn explained(lines: &[&str]) -> String {
         let lines = lines.iter().map(|&line| line.to_owned()).collect();
-        refused(&["/opt/evener".to_owned(), "worker".to_owned()], &Ending { lines, code: Some(1) })
+        let ending = Ending { lines, code: Some(1), ..Ending::default() };
+        refused(&["/opt/evener".to_owned(), "worker".to_owned()], &ending)
     }
 
     #[test]

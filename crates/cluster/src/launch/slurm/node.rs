@@ -23,7 +23,7 @@ use super::{
     explain::{not_started, refused},
     stage::{Next, NodeState, Nonce, Verdict},
 };
-use crate::launch::{ExpectedDevices, Launched, Launcher, Program, Started, StartedProgram, start};
+use crate::launch::{Ending, ExpectedDevices, Launched, Launcher, Program, Started, StartedProgram, start};
 
 /// Once a node of a request is there, the others have this long to come before the program goes on without them.
 const TOGETHER: Duration = Duration::from_secs(2);
@@ -31,8 +31,16 @@ const TOGETHER: Duration = Duration::from_secs(2);
 /// The time between two questions to the controller, which has many users.
 const QUESTION_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long `srun` has to end by itself after its worker has.
-const ENDING: Duration = Duration::from_secs(1);
+/// How long a caller waits for the return of a node that was there before. A run asks again later, and one that has no other
+/// device gives up only after 30 s.
+const RETURNING: Duration = Duration::from_secs(10);
+
+/// How long `srun` has to end by itself after its worker has, and the controller to notice that the job is over. Both take
+/// seconds where much else is going on.
+const ENDING: Duration = Duration::from_secs(5);
+
+/// How long `srun` has to end after SIGTERM, before it is killed.
+const CLOSING: Duration = Duration::from_secs(3);
 
 /// The nodes of one request.
 #[derive(Debug)]
@@ -68,6 +76,7 @@ impl Group {
             name: name.to_owned(),
             group: self.clone(),
             place,
+            was_there: AtomicBool::new(false),
             state: Mutex::default(),
             changed: Condvar::new(),
             ends_at: Mutex::default(),
@@ -76,11 +85,14 @@ impl Group {
         node
     }
 
-    /// Whether a caller that began to wait then has waited long enough.
-    fn is_patience_over(&self, began: Instant) -> bool {
+    /// Whether a caller that began to wait then has waited long enough for a node, which may have been there before.
+    fn is_patience_over(&self, began: Instant, was_there: bool) -> bool {
+        let waited = began.elapsed();
+        if was_there {
+            return waited >= self.request.wait.min(RETURNING);
+        }
         let first = *lock(&self.first_arrival);
-        began.elapsed() >= self.request.wait
-            || first.is_some_and(|first| first.max(began).elapsed() >= TOGETHER)
+        waited >= self.request.wait || first.is_some_and(|first| first.max(began).elapsed() >= TOGETHER)
     }
 
     /// Asks the controller about the jobs now and then, until the nodes are dropped.
@@ -144,6 +156,8 @@ pub(super) struct Node {
     group: Arc<Group>,
     /// The node of the allocation; `None` for any node, in a job of its own.
     place: Option<String>,
+    /// Whether a worker of it has come, now or earlier.
+    was_there: AtomicBool,
     state: Mutex<NodeState<Arc<StartedProgram>, Launched>>,
     changed: Condvar,
     /// When its job reaches its time limit.
@@ -165,7 +179,7 @@ impl Launcher for Arc<Node> {
                         unwanted.terminate();
                     }
                 }
-                Next::Wait if self.group.is_patience_over(began) => {
+                Next::Wait if self.group.is_patience_over(began, self.was_there.load(Relaxed)) => {
                     drop(state);
                     return Err(self.pending());
                 }
@@ -272,6 +286,7 @@ impl Node {
         let known = status(Jobs::Numbered(&hello.job));
         self.set_end(known.ok().and_then(|found| found.first().and_then(|job| job.left)));
         let arrived = self.lock().arrived(nonce, worker);
+        self.was_there.store(true, Relaxed);
         lock(&self.group.first_arrival).get_or_insert_with(Instant::now);
         self.changed.notify_all();
         if let Err(unwanted) = arrived {
@@ -311,9 +326,14 @@ fn impossible(job: &JobStatus) -> String {
 fn attend(node: &Weak<Node>, started: Started, nonce: Nonce) {
     let Started { mut from_worker, to_worker, worker: srun } = started;
     let hello = read_hello(&mut from_worker, &text(nonce));
-    let Some(node) = node.upgrade() else { return srun.terminate() };
+    let Some(node) = node.upgrade() else {
+        srun.terminate();
+        // So that the system forgets it.
+        srun.ends_within(CLOSING);
+        return;
+    };
     let Some(hello) = hello else {
-        let verdict = verdict_without_worker(&node, &srun);
+        let verdict = verdict_without_worker(&node, &srun, nonce);
         srun.terminate();
         return node.ended(nonce, verdict, Duration::ZERO);
     };
@@ -357,8 +377,15 @@ fn read_hello(pipe: &mut impl Read, nonce: &str) -> Option<Hello> {
 }
 
 /// Why `srun` ended before there was a worker.
-fn verdict_without_worker(node: &Node, srun: &StartedProgram) -> Verdict {
+fn verdict_without_worker(node: &Node, srun: &StartedProgram, nonce: Nonce) -> Verdict {
     let ending = srun.ending();
+    if let Some(signal) = ending.signal {
+        // Its job may still wait in the queue. A step of this program's own job does not.
+        if node.place.is_none() {
+            cancel(Jobs::Named(&job_name(&text(nonce))));
+        }
+        return Verdict::Failed(killed(signal));
+    }
     let has = |text: &str| ending.lines.iter().any(|line| line.contains(text));
     if has("Job has been cancelled") || has("Force Terminated job") || has("has been revoked") {
         return Verdict::Final("its job was cancelled before it started".into());
@@ -428,49 +455,49 @@ impl SlurmWorker {
         self.words.get_or_init(end).clone()
     }
 
-    /// Asks the controller why the job has ended.
+    /// Finds out why the worker has ended.
     fn verdict(&self) -> Verdict {
-        let Hello { job, node, .. } = &self.hello;
         let ending = self.srun.ending();
+        let state = match ending.signal {
+            // The job may still be there, with a worker that nobody reaches.
+            Some(_) => {
+                cancel(Jobs::Numbered(&self.own_part()));
+                String::new()
+            }
+            None => self.last_state(),
+        };
+        verdict_of(&self.hello, &state, &ending, &self.command)
+    }
+
+    /// Asks the controller for the state that the job has ended in. Empty if it does not know.
+    fn last_state(&self) -> String {
         let began = Instant::now();
-        let state = loop {
-            let found = status(Jobs::Numbered(job)).ok();
+        loop {
+            let found = status(Jobs::Numbered(&self.hello.job)).ok();
             let state =
                 found.and_then(|found| found.into_iter().next()).map(|job| job.state).unwrap_or_default();
             let is_ending = self.is_own_job && ["RUNNING", "COMPLETING"].contains(&state.as_str());
             if !is_ending || began.elapsed() > ENDING {
-                break state;
+                return state;
             }
             thread::sleep(Duration::from_millis(100));
-        };
-        match state.as_str() {
-            "CANCELLED" => Verdict::Final(format!("job {job} was cancelled")),
-            "TIMEOUT" | "DEADLINE" => Verdict::Final(format!("the time limit of job {job} has passed")),
-            "NODE_FAIL" => Verdict::Failed(format!("node {node} of job {job} failed")),
-            "PREEMPTED" => Verdict::Failed(format!("job {job} was preempted")),
-            "OUT_OF_MEMORY" => Verdict::Failed(format!("job {job} ran out of memory")),
-            "RUNNING" | "FAILED" | "COMPLETED" | "COMPLETING" | "" => {
-                let reason = refused(&self.command, &ending);
-                // The shell did not find the program, or may not execute it.
-                if matches!(ending.code, Some(126 | 127)) {
-                    Verdict::Final(reason)
-                } else {
-                    Verdict::Failed(reason)
-                }
-            }
-            other => Verdict::Final(format!("job {job} has ended ({other})")),
         }
+    }
+
+    /// The part of SLURM's that is this worker's alone: its job, or a step of this program's job.
+    fn own_part(&self) -> String {
+        let Hello { job, step, .. } = &self.hello;
+        if self.is_own_job { job.clone() } else { format!("{job}.{step}") }
     }
 
     /// Ends the worker and its job without waiting for them. What `srun` does not end is ended by force.
     fn close(&self) {
         self.srun.terminate();
-        let (srun, Hello { job, step, .. }) = (self.srun.clone(), self.hello.clone());
-        let what = if self.is_own_job { job } else { format!("{job}.{step}") };
+        let (srun, own_part) = (self.srun.clone(), self.own_part());
         let finish = move || {
-            if !srun.ends_within(3 * ENDING) {
+            if !srun.ends_within(CLOSING) {
                 srun.end();
-                cancel(Jobs::Numbered(&what));
+                cancel(Jobs::Numbered(&own_part));
             }
         };
         // Without it, `srun` gets another SIGTERM when this program ends.
@@ -488,6 +515,36 @@ impl WorkerHandle for SlurmWorker {
         let is_over = self.has_ended.load(Relaxed) || self.words.get().is_some();
         is_over.then(|| self.end_once()).flatten()
     }
+}
+
+/// What the end of `srun` means for its node, whose worker was there: its job has ended in this state.
+fn verdict_of(hello: &Hello, state: &str, ending: &Ending, command: &[String]) -> Verdict {
+    let Hello { job, node, .. } = hello;
+    // The second process of `srun` cancels the job of one that is killed. The user did not.
+    if let Some(signal) = ending.signal {
+        return Verdict::Failed(killed(signal));
+    }
+    match state {
+        "CANCELLED" => Verdict::Final(format!("job {job} was cancelled")),
+        "TIMEOUT" | "DEADLINE" => Verdict::Final(format!("the time limit of job {job} has passed")),
+        "NODE_FAIL" => Verdict::Failed(format!("node {node} of job {job} failed")),
+        "PREEMPTED" => Verdict::Failed(format!("job {job} was preempted")),
+        "OUT_OF_MEMORY" => Verdict::Failed(format!("job {job} ran out of memory")),
+        "RUNNING" | "FAILED" | "COMPLETED" | "COMPLETING" | "" => {
+            let reason = refused(command, ending);
+            // The shell did not find the program, or may not execute it.
+            if matches!(ending.code, Some(126 | 127)) {
+                Verdict::Final(reason)
+            } else {
+                Verdict::Failed(reason)
+            }
+        }
+        other => Verdict::Final(format!("job {job} has ended ({other})")),
+    }
+}
+
+fn killed(signal: i32) -> String {
+    format!("its `srun` on this machine was killed by signal {signal}")
 }
 
 fn text(nonce: Nonce) -> String {
@@ -516,5 +573,33 @@ mod test {
         assert_eq!((found.job.as_str(), found.node.as_str()), ("12", "n3"));
         assert_eq!(hello("evener-node 2e 11 0 n1\n"), None);
         assert_eq!(hello(""), None);
+    }
+
+    #[test]
+    fn a_job_that_ends_because_its_srun_was_killed_was_not_cancelled_by_the_user() {
+        let hello = Hello { job: "12".into(), step: "0".into(), node: "n3".into() };
+        let ended = |state: &str, ending: Ending| verdict_of(&hello, state, &ending, &["evener".into()]);
+        let exited = |code| Ending { code: Some(code), ..Ending::default() };
+        let cancelled = Verdict::Final("job 12 was cancelled".into());
+        assert_eq!(ended("CANCELLED", exited(143)), cancelled);
+        let killed = ended("CANCELLED", Ending { signal: Some(9), ..Ending::default() });
+        assert_eq!(killed, Verdict::Failed("its `srun` on this machine was killed by signal 9".into()));
+        assert!(matches!(ended("FAILED", exited(127)), Verdict::Final(_)));
+        assert!(matches!(ended("FAILED", exited(137)), Verdict::Failed(_)));
+        assert!(matches!(ended("NODE_FAIL", exited(0)), Verdict::Failed(_)));
+    }
+
+    #[test]
+    fn a_node_that_was_there_is_waited_for_longer_than_one_that_is_late() {
+        let group = Group::new(Slurm::new().wait(Duration::from_secs(60)), None);
+        let ago = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
+        assert!(!group.is_patience_over(ago(59), false), "none is there yet");
+        *lock(&group.first_arrival) = Some(ago(30));
+        assert!(!group.is_patience_over(ago(1), false));
+        assert!(group.is_patience_over(ago(3), false), "others are there");
+        assert!(!group.is_patience_over(ago(9), true), "its new job has not begun");
+        assert!(group.is_patience_over(ago(11), true));
+        let hasty = Group::new(Slurm::new().wait(Duration::from_secs(1)), None);
+        assert!(hasty.is_patience_over(ago(2), true));
     }
 }
