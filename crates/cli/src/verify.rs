@@ -93,7 +93,7 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
         VerifyingKey::from_json(&arguments.vkey.display().to_string(), &key, arguments.allow_unsafe_key);
     let key = match key {
         Err(error @ Error::UnsafeKey { .. }) => {
-            anyhow::bail!("{error}; --allow-unsafe-key accepts it");
+            bail!("{error}; --allow-unsafe-key accepts it");
         }
         key => key?,
     };
@@ -105,11 +105,17 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
         };
         verified.push(verify(&key, path, &public));
     }
-    if arguments.json {
-        write_json(&Groth16Verification { proofs: &verified })?;
-    } else if !verbosity.is_quiet() {
-        write_out(&text(&verified))?;
-    }
+    let printed = match arguments.json {
+        true => write_json(&Groth16Verification { proofs: &verified }),
+        false if verbosity.is_quiet() => Ok(()),
+        false => write_out(&text(&verified)).map_err(Into::into),
+    };
+    // A closed standard output is no error, so it must not take the place of one.
+    check(&verified).and(printed)
+}
+
+/// Fails if a proof is invalid or cannot be read.
+fn check(verified: &[VerifiedGroth16Proof]) -> Result<()> {
     let unreadable = verified.iter().filter(|proof| !proof.is_readable).count();
     let invalid = verified.iter().filter(|proof| !proof.is_valid).count() - unreadable;
     let all = format_counted(verified.len() as u64, "proof", "proofs");

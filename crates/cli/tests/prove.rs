@@ -182,6 +182,32 @@ fn a_proof_of_snarkjs_is_valid_and_a_changed_one_is_not() {
 }
 
 #[test]
+fn a_closed_standard_output_hides_no_failure() {
+    let folder = folder(&["a.wtns"]);
+    for name in ["proof.json", "public.json"] {
+        fs::copy(data(name), folder.path().join(name)).unwrap();
+    }
+    fs::write(folder.path().join("other.json"), r#"["5"]"#).unwrap();
+    let verify = ["verify", "--vkey", "verification_key.json", "proof.json"];
+    for (arguments, code) in [
+        (verify.to_vec(), 0),
+        ([&verify[..], &["--public", "other.json"]].concat(), 3),
+        ([&PROVE[..], &["--wtns", "a.wtns"]].concat(), 0),
+        ([&PROVE[..], &["--wtns", "a.wtns", "none.wtns"]].concat(), 1),
+    ] {
+        for format in [&[][..], &["--json"]] {
+            let (reader, closed) = std::io::pipe().unwrap();
+            drop(reader);
+            let mut command = common::evener();
+            command.args(&arguments).args(format).current_dir(folder.path()).stdout(closed);
+            let output = command.output().unwrap();
+            assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", stderr(&output));
+            assert_eq!(stderr(&output).is_empty(), code == 0, "{arguments:?}: {}", stderr(&output));
+        }
+    }
+}
+
+#[test]
 fn a_witness_that_cannot_be_proved_does_not_prevent_the_others() {
     let folder = folder(&["a.wtns", "b.wtns", "c.wtns"]);
     let bad = folder.path().join("b.wtns");

@@ -332,15 +332,16 @@ fn finish(
             });
         }
     }
-    match arguments.run.json {
-        true => write_json(outcome)?,
-        false if verbosity.is_quiet() => write_out(&outcome.files_text())?,
-        false => write_out(&outcome.text())?,
-    }
+    let printed = match arguments.run.json {
+        true => write_json(outcome),
+        false if verbosity.is_quiet() => write_out(&outcome.files_text()).map_err(Into::into),
+        false => write_out(&outcome.text()).map_err(Into::into),
+    };
     let last = failures.pop();
     failures.iter().for_each(|failure| write_stderr(&format!("error: {failure:#}\n")));
     match (last, signal) {
-        (None, _) => Ok(()),
+        // A closed standard output is no error, so it must not take the place of one.
+        (None, _) => printed,
         (Some(last), None) => Err(last),
         (Some(last), Some(signal)) => {
             write_stderr(&format!("error: {last:#}\n"));
