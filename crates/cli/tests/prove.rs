@@ -281,6 +281,32 @@ fn a_batch_that_a_signal_ends_keeps_its_finished_proofs_and_goes_on_later() {
     assert_eq!(said["done"], count("is_proved"));
 }
 
+/// As under `nohup`, and in the background of a shell script.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
+    use std::{process::Stdio, time::Duration};
+
+    let names: Vec<String> = (0..200).map(|number| format!("{number}.wtns")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let folder = folder(&names);
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "trap '' HUP INT; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_evener")]);
+    command.args(PROVE).arg("--wtns").args(&names).current_dir(folder.path());
+    command.env_remove("EVENER_DEVICES").env("EVENER_CACHE_DIR", env!("CARGO_TARGET_TMPDIR"));
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while !folder.path().join("1.proof.json").exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for signal in ["HUP", "INT"] {
+        let kill = std::process::Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
+        assert!(kill.unwrap().success());
+    }
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{:?}: {}", output.status, stderr(&output));
+    assert!(stdout(&output).contains("proofs   200 of 200, all verified\n"), "{}", stdout(&output));
+}
+
 #[test]
 fn existing_proofs_are_kept_only_if_they_are_valid() {
     let folder = folder(&["a.wtns", "b.wtns", "c.wtns"]);
