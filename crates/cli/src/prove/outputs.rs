@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    ffi::OsStr,
     io::ErrorKind,
     path::{Path, PathBuf},
 };
@@ -26,24 +27,25 @@ pub(super) struct OutputFiles {
 }
 
 impl OutputFiles {
-    fn new(folder: &Path, name: &str) -> OutputFiles {
-        OutputFiles {
-            proof: folder.join(format!("{name}.proof.json")),
-            public: folder.join(format!("{name}.public.json")),
-        }
+    fn new(folder: &Path, name: &OsStr) -> OutputFiles {
+        let file = |end: &str| {
+            let mut file = name.to_owned();
+            file.push(end);
+            folder.join(file)
+        };
+        OutputFiles { proof: file(".proof.json"), public: file(".public.json") }
     }
 
     /// Names the files after the witnesses, or `stdin` for standard input. Fails if two witnesses have the same name.
     pub(super) fn of_witnesses(folder: &Path, witnesses: &[PathBuf]) -> Result<Vec<OutputFiles>> {
-        let mut names: HashMap<String, &Path> = HashMap::new();
+        let mut names: HashMap<&OsStr, &Path> = HashMap::new();
         let mut files = Vec::new();
         for path in witnesses {
             let name = if is_stdin(path) { Some("stdin".as_ref()) } else { path.file_stem() };
             let Some(name) = name else {
                 return Err(UsageError(format!("{}: is not a file", display_path(path))).into());
             };
-            let name = name.to_string_lossy().into_owned();
-            files.push(OutputFiles::new(folder, &name));
+            files.push(OutputFiles::new(folder, name));
             if let Some(other) = names.insert(name, path) {
                 let message = format!(
                     "{} and {}: their proofs would have the same name: prove them into two folders",
@@ -58,7 +60,7 @@ impl OutputFiles {
 
     /// Names the files by numbers.
     pub(super) fn numbered(folder: &Path, count: u32) -> Vec<OutputFiles> {
-        (0..count).map(|number| OutputFiles::new(folder, &number.to_string())).collect()
+        (0..count).map(|number| OutputFiles::new(folder, number.to_string().as_ref())).collect()
     }
 
     /// Returns the paths.
