@@ -327,6 +327,44 @@ fn existing_proofs_are_kept_only_if_they_are_valid() {
     assert!(stdout(&output).contains("proofs   0 of 3; 3 kept\n"), "{}", stdout(&output));
 }
 
+/// A witness of the circuit of the files, with other public inputs.
+fn write_other_witness(path: &Path) {
+    use evener_zk::{ark_bn254::Fr, groth16::Squares};
+
+    Squares::filling(4).witness(Fr::from(5)).unwrap().write_wtns(path).unwrap();
+}
+
+#[test]
+fn a_proof_of_other_public_inputs_is_not_taken_for_that_of_a_changed_witness() {
+    let folder = folder(&["a.wtns", "b.wtns", "c.wtns", "d.wtns"]);
+    let path = |name: &str| folder.path().join(name);
+    let skip = ["--skip-existing", "--wtns", "a.wtns", "b.wtns", "c.wtns", "d.wtns"];
+    assert!(prove(folder.path(), &skip).status.success());
+    let public = json(&path("a.public.json"));
+    write_other_witness(&path("b.wtns"));
+    fs::remove_file(path("c.wtns")).unwrap();
+    fs::write(path("d.wtns"), "damaged").unwrap();
+    let output = prove(folder.path(), &[&skip[..], &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let said: Value = serde_json::from_str(stdout(&output)).unwrap();
+    let is = |key: &str| [0, 1, 2, 3].map(|index| said["proofs"][index][key] == true);
+    assert_eq!(is("is_kept"), [true, false, true, false], "{said}");
+    assert_eq!(is("is_proved"), [false, true, false, false], "{said}");
+    assert!(said["proofs"][3]["error"].as_str().unwrap().starts_with("d.wtns: file header"), "{said}");
+    assert_eq!(json(&path("a.public.json")), public);
+    assert_ne!(json(&path("b.public.json")), public);
+    let verify = ["verify", "--vkey", "verification_key.json", "a.proof.json", "b.proof.json"];
+    assert!(evener(folder.path(), &verify).status.success());
+    // Standard input is another witness in each run.
+    for witness in ["a.wtns", "b.wtns"] {
+        let mut command = common::evener();
+        command.args(PROVE).args(["--skip-existing", "--wtns", "-"]).current_dir(folder.path());
+        let output = command.stdin(fs::File::open(path(witness)).unwrap()).output().unwrap();
+        assert!(stdout(&output).contains("proofs   1 of 1, all verified\n"), "{}", stdout(&output));
+    }
+    assert_eq!(json(&path("stdin.public.json")), json(&path("b.public.json")));
+}
+
 #[test]
 fn a_witness_that_cannot_be_read_fails_alone() {
     let folder = folder(&["a.wtns", "cut.wtns", "two.wtns", "c.wtns"]);
@@ -378,6 +416,35 @@ fn a_witness_that_fails_leaves_no_proof_of_an_earlier_run() {
     let there = ["a.proof.json", "a.public.json", "b.proof.json", "b.public.json"]
         .map(|name| folder.path().join(name).exists());
     assert_eq!(there, [false, false, true, true]);
+    // Nothing says that the proof of a witness that is gone is wrong, and it could not be made again.
+    fs::remove_file(folder.path().join("b.wtns")).unwrap();
+    assert_eq!(prove(folder.path(), &["--wtns", "b.wtns"]).status.code(), Some(1));
+    let verify = ["verify", "--vkey", "verification_key.json", "b.proof.json"];
+    assert!(evener(folder.path(), &verify).status.success());
+}
+
+/// Apple's file systems have no such names.
+#[cfg(target_os = "linux")]
+#[test]
+fn names_that_are_not_utf_8_stay_as_they_are() {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+
+    let folder = folder(&[]);
+    let name = |name: &'static [u8]| OsStr::from_bytes(name);
+    let witnesses = [name(b"\xfe.wtns"), name(b"\xff.wtns")];
+    for witness in witnesses {
+        fs::copy(data("squares.wtns"), folder.path().join(witness)).unwrap();
+    }
+    let mut command = common::evener();
+    let output =
+        command.args(PROVE).arg("--wtns").args(witnesses).current_dir(folder.path()).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let proofs = [name(b"\xfe.proof.json"), name(b"\xff.proof.json")];
+    assert!(proofs.iter().all(|proof| folder.path().join(proof).exists()));
+    let mut command = common::evener();
+    command.args(["verify", "--vkey", "verification_key.json"]).args(proofs).current_dir(folder.path());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
 }
 
 #[cfg(unix)]

@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::Result;
+use ark_bn254::Fr;
 use evener_zk::{
     format::{public_from_json, public_to_json},
     groth16::{Proof, Proved, VerifyingKey},
@@ -68,13 +69,12 @@ impl OutputFiles {
         [&self.proof, &self.public]
     }
 
-    /// Returns whether both files are there and the proof in them is valid.
-    pub(super) fn are_valid(&self, key: &VerifyingKey) -> bool {
-        let (Ok(proof), Ok(public)) = (std::fs::read(&self.proof), std::fs::read(&self.public)) else {
-            return false;
-        };
-        let (proof, public) = (Proof::from_json("proof", &proof), public_from_json("public", &public));
-        proof.is_ok_and(|proof| public.is_ok_and(|public| key.verify(&proof, &public).is_ok()))
+    /// Returns the public inputs if both files are there and the proof in them is valid.
+    pub(super) fn read_valid(&self, key: &VerifyingKey) -> Option<Vec<Fr>> {
+        let (proof, public) = (std::fs::read(&self.proof).ok()?, std::fs::read(&self.public).ok()?);
+        let proof = Proof::from_json("proof", &proof).ok()?;
+        let public = public_from_json("public", &public).ok()?;
+        key.verify(&proof, &public).is_ok().then_some(public)
     }
 
     /// Removes the proof and the public inputs of an earlier run, which are not those of this run's witness.
