@@ -1,6 +1,7 @@
 //! `evener verify`: verifies Groth16 proofs.
 
 use std::{
+    ffi::OsStr,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -93,7 +94,7 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
         VerifyingKey::from_json(&arguments.vkey.display().to_string(), &key, arguments.allow_unsafe_key);
     let key = match key {
         Err(error @ Error::UnsafeKey { .. }) => {
-            anyhow::bail!("{error}; --allow-unsafe-key accepts it");
+            bail!("{error}; --allow-unsafe-key accepts it");
         }
         key => key?,
     };
@@ -105,11 +106,17 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
         };
         verified.push(verify(&key, path, &public));
     }
-    if arguments.json {
-        write_json(&Groth16Verification { proofs: &verified })?;
-    } else if !verbosity.is_quiet() {
-        write_out(&text(&verified))?;
-    }
+    let printed = match arguments.json {
+        true => write_json(&Groth16Verification { proofs: &verified }),
+        false if verbosity.is_quiet() => Ok(()),
+        false => write_out(&text(&verified)).map_err(Into::into),
+    };
+    // A closed standard output is no error, so it must not take the place of one.
+    check(&verified).and(printed)
+}
+
+/// Fails if a proof is invalid or cannot be read.
+fn check(verified: &[VerifiedGroth16Proof]) -> Result<()> {
     let unreadable = verified.iter().filter(|proof| !proof.is_readable).count();
     let invalid = verified.iter().filter(|proof| !proof.is_valid).count() - unreadable;
     let all = format_counted(verified.len() as u64, "proof", "proofs");
@@ -129,14 +136,25 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 
 /// Returns the file of the public inputs of a proof.
 fn public_beside(path: &Path) -> Result<PathBuf> {
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let Some(at) = name.rfind("proof") else {
+    let name = path.file_name().and_then(OsStr::to_str);
+    let beside = match name.and_then(|name| Some((name, name.rfind("proof")?))) {
+        Some((name, at)) => {
+            Some(path.with_file_name(format!("{}public{}", &name[..at], &name[at + "proof".len()..])))
+        }
+        // A name that is not UTF-8 cannot be searched, but may end as `evener prove` names proofs.
+        None => {
+            let is_proof = |stem: &OsStr| Path::new(stem).extension() == Some("proof".as_ref());
+            let is_named =
+                path.extension() == Some("json".as_ref()) && path.file_stem().is_some_and(is_proof);
+            is_named.then(|| path.with_extension("").with_extension("public.json"))
+        }
+    };
+    beside.ok_or_else(|| {
         let shown = display_path(path);
         let message =
             format!("{shown}: its name has no `proof` to replace by `public`: name the inputs with --public");
-        return Err(UsageError(message).into());
-    };
-    Ok(path.with_file_name(format!("{}public{}", &name[..at], &name[at + "proof".len()..])))
+        UsageError(message).into()
+    })
 }
 
 /// Verifies a proof.

@@ -89,6 +89,22 @@ fn with_two_cores_several_devices_also_share_single_proofs() {
     assert!(rows(&outcome, "groth16")[2]["median_s"].as_f64().unwrap() > 0.0);
 }
 
+/// The fastest field arithmetic of a device is another one of these two.
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn with_vulkan_the_field_arithmetic_can_be_forced() {
+    for emitter in ["WgslU32", "WgslU64Loop"] {
+        let sizes = ["--only", "ntt,groth16", "--log", "5", "--ntt-log", "5", "--devices", "vulkan:0"];
+        let outcome = json(&bench(&[&sizes[..], &["--emitter", emitter, "--json"]].concat()));
+        assert_eq!(outcome["machine"]["devices"][0]["emitter"], emitter);
+        for name in ["ntt", "groth16"] {
+            let own = &rows(&outcome, name)[0];
+            assert_eq!(own["on"], "vulkan:0");
+            assert!(own["median_s"].as_f64().unwrap() > 0.0, "{own}");
+        }
+    }
+}
+
 #[test]
 fn a_batch_is_compared_with_the_sum_of_the_rates_alone() {
     let batch = ["--devices", "cpu", "--log", "6", "--batch", "3"];
@@ -172,6 +188,8 @@ fn nonsense_is_a_wrong_command_line() {
         (&["--devices", "cpu", "--devices", "cpu"], "names cpu twice"),
         (&["--devices", "cuda:99"], "cuda:99"),
         (&["--devices", "cpu", "--snarkrs", "/nowhere/snarkrs"], "there is no such file"),
+        (&["--emitter", "ptx"], "possible values: CudaPtx"),
+        (&["--emitter", "CudaPlain", "--devices", "cpu"], "no selected device can use it"),
     ] {
         let mut command = common::evener();
         let output = command.args(["bench", "zk"]).args(wrong).output().unwrap();

@@ -367,6 +367,12 @@ fn an_invalid_proof_is_told() {
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(found["proofs"][0]["error"].as_str().unwrap().contains("the proof is invalid"), "{found}");
     assert_eq!(stderr(&output), "error: 1 of 1 proofs are invalid\n");
+    // Also to a reader that has closed its pipe.
+    let (reader, closed) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = evener(folder.path());
+    let output = command.args(["merkle", "verify", "flipped"]).stdout(closed).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
 
     let other = "00".repeat(32);
     assert_eq!(merkle(&folder, &["verify", "proof", "--root", &other]).status.code(), Some(3));

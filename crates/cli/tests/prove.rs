@@ -182,6 +182,32 @@ fn a_proof_of_snarkjs_is_valid_and_a_changed_one_is_not() {
 }
 
 #[test]
+fn a_closed_standard_output_hides_no_failure() {
+    let folder = folder(&["a.wtns"]);
+    for name in ["proof.json", "public.json"] {
+        fs::copy(data(name), folder.path().join(name)).unwrap();
+    }
+    fs::write(folder.path().join("other.json"), r#"["5"]"#).unwrap();
+    let verify = ["verify", "--vkey", "verification_key.json", "proof.json"];
+    for (arguments, code) in [
+        (verify.to_vec(), 0),
+        ([&verify[..], &["--public", "other.json"]].concat(), 3),
+        ([&PROVE[..], &["--wtns", "a.wtns"]].concat(), 0),
+        ([&PROVE[..], &["--wtns", "a.wtns", "none.wtns"]].concat(), 1),
+    ] {
+        for format in [&[][..], &["--json"]] {
+            let (reader, closed) = std::io::pipe().unwrap();
+            drop(reader);
+            let mut command = common::evener();
+            command.args(&arguments).args(format).current_dir(folder.path()).stdout(closed);
+            let output = command.output().unwrap();
+            assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", stderr(&output));
+            assert_eq!(stderr(&output).is_empty(), code == 0, "{arguments:?}: {}", stderr(&output));
+        }
+    }
+}
+
+#[test]
 fn a_witness_that_cannot_be_proved_does_not_prevent_the_others() {
     let folder = folder(&["a.wtns", "b.wtns", "c.wtns"]);
     let bad = folder.path().join("b.wtns");
@@ -255,6 +281,32 @@ fn a_batch_that_a_signal_ends_keeps_its_finished_proofs_and_goes_on_later() {
     assert_eq!(said["done"], count("is_proved"));
 }
 
+/// As under `nohup`, and in the background of a shell script.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
+    use std::{process::Stdio, time::Duration};
+
+    let names: Vec<String> = (0..200).map(|number| format!("{number}.wtns")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let folder = folder(&names);
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "trap '' HUP INT; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_evener")]);
+    command.args(PROVE).arg("--wtns").args(&names).current_dir(folder.path());
+    command.env_remove("EVENER_DEVICES").env("EVENER_CACHE_DIR", env!("CARGO_TARGET_TMPDIR"));
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while !folder.path().join("1.proof.json").exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for signal in ["HUP", "INT"] {
+        let kill = std::process::Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
+        assert!(kill.unwrap().success());
+    }
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{:?}: {}", output.status, stderr(&output));
+    assert!(stdout(&output).contains("proofs   200 of 200, all verified\n"), "{}", stdout(&output));
+}
+
 #[test]
 fn existing_proofs_are_kept_only_if_they_are_valid() {
     let folder = folder(&["a.wtns", "b.wtns", "c.wtns"]);
@@ -273,6 +325,44 @@ fn existing_proofs_are_kept_only_if_they_are_valid() {
     let output = prove(folder.path(), &[&names[..], &["--skip-existing"]].concat());
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(stdout(&output).contains("proofs   0 of 3; 3 kept\n"), "{}", stdout(&output));
+}
+
+/// A witness of the circuit of the files, with other public inputs.
+fn write_other_witness(path: &Path) {
+    use evener_zk::{ark_bn254::Fr, groth16::Squares};
+
+    Squares::filling(4).witness(Fr::from(5)).unwrap().write_wtns(path).unwrap();
+}
+
+#[test]
+fn a_proof_of_other_public_inputs_is_not_taken_for_that_of_a_changed_witness() {
+    let folder = folder(&["a.wtns", "b.wtns", "c.wtns", "d.wtns"]);
+    let path = |name: &str| folder.path().join(name);
+    let skip = ["--skip-existing", "--wtns", "a.wtns", "b.wtns", "c.wtns", "d.wtns"];
+    assert!(prove(folder.path(), &skip).status.success());
+    let public = json(&path("a.public.json"));
+    write_other_witness(&path("b.wtns"));
+    fs::remove_file(path("c.wtns")).unwrap();
+    fs::write(path("d.wtns"), "damaged").unwrap();
+    let output = prove(folder.path(), &[&skip[..], &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let said: Value = serde_json::from_str(stdout(&output)).unwrap();
+    let is = |key: &str| [0, 1, 2, 3].map(|index| said["proofs"][index][key] == true);
+    assert_eq!(is("is_kept"), [true, false, true, false], "{said}");
+    assert_eq!(is("is_proved"), [false, true, false, false], "{said}");
+    assert!(said["proofs"][3]["error"].as_str().unwrap().starts_with("d.wtns: file header"), "{said}");
+    assert_eq!(json(&path("a.public.json")), public);
+    assert_ne!(json(&path("b.public.json")), public);
+    let verify = ["verify", "--vkey", "verification_key.json", "a.proof.json", "b.proof.json"];
+    assert!(evener(folder.path(), &verify).status.success());
+    // Standard input is another witness in each run.
+    for witness in ["a.wtns", "b.wtns"] {
+        let mut command = common::evener();
+        command.args(PROVE).args(["--skip-existing", "--wtns", "-"]).current_dir(folder.path());
+        let output = command.stdin(fs::File::open(path(witness)).unwrap()).output().unwrap();
+        assert!(stdout(&output).contains("proofs   1 of 1, all verified\n"), "{}", stdout(&output));
+    }
+    assert_eq!(json(&path("stdin.public.json")), json(&path("b.public.json")));
 }
 
 #[test]
@@ -326,6 +416,35 @@ fn a_witness_that_fails_leaves_no_proof_of_an_earlier_run() {
     let there = ["a.proof.json", "a.public.json", "b.proof.json", "b.public.json"]
         .map(|name| folder.path().join(name).exists());
     assert_eq!(there, [false, false, true, true]);
+    // Nothing says that the proof of a witness that is gone is wrong, and it could not be made again.
+    fs::remove_file(folder.path().join("b.wtns")).unwrap();
+    assert_eq!(prove(folder.path(), &["--wtns", "b.wtns"]).status.code(), Some(1));
+    let verify = ["verify", "--vkey", "verification_key.json", "b.proof.json"];
+    assert!(evener(folder.path(), &verify).status.success());
+}
+
+/// Apple's file systems have no such names.
+#[cfg(target_os = "linux")]
+#[test]
+fn names_that_are_not_utf_8_stay_as_they_are() {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+
+    let folder = folder(&[]);
+    let name = |name: &'static [u8]| OsStr::from_bytes(name);
+    let witnesses = [name(b"\xfe.wtns"), name(b"\xff.wtns")];
+    for witness in witnesses {
+        fs::copy(data("squares.wtns"), folder.path().join(witness)).unwrap();
+    }
+    let mut command = common::evener();
+    let output =
+        command.args(PROVE).arg("--wtns").args(witnesses).current_dir(folder.path()).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let proofs = [name(b"\xfe.proof.json"), name(b"\xff.proof.json")];
+    assert!(proofs.iter().all(|proof| folder.path().join(proof).exists()));
+    let mut command = common::evener();
+    command.args(["verify", "--vkey", "verification_key.json"]).args(proofs).current_dir(folder.path());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
 }
 
 #[cfg(unix)]

@@ -101,13 +101,14 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
         let message = format!("--leaf is one leaf, and there are {} proofs: give one", verified.len());
         return Err(UsageError(message).into());
     }
-    if arguments.json {
-        write_json(&Verification { proofs: &verified })?;
-    } else if !verbosity.is_quiet() {
-        write_out(&text(&verified))?;
-    }
+    let printed = match arguments.json {
+        true => write_json(&Verification { proofs: &verified }),
+        false if verbosity.is_quiet() => Ok(()),
+        false => write_out(&text(&verified)).map_err(Into::into),
+    };
     match verified.iter().filter(|proof| !proof.is_valid).count() {
-        0 => Ok(()),
+        0 => printed,
+        // Also if standard output is closed, which is no error.
         failed => Err(Mismatch(format!("{failed} of {} proofs are invalid", verified.len())).into()),
     }
 }

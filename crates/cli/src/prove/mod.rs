@@ -43,8 +43,8 @@ use crate::{
 /// are written as soon as the proof is verified, which snarkjs reads, and `evener verify`.
 ///
 /// A witness that cannot be read or proved does not prevent the proofs of the others: the command goes on, and fails at its
-/// end. The proof that an earlier run made of such a witness is removed. Ctrl-C and SIGTERM end it with the finished proofs
-/// written, and --skip-existing proves the others later.
+/// end. The proof that an earlier run made of such a witness is removed, unless the witness cannot be opened. Ctrl-C and
+/// SIGTERM end it with the finished proofs written, and --skip-existing proves the others later.
 ///
 /// With -q, prints the name of each proof's file.
 #[derive(Debug, Args)]
@@ -71,7 +71,7 @@ pub(crate) struct Arguments {
 
     /// Do not prove witnesses again whose proof is in the folder already and valid for this key
     ///
-    /// Whether a witness has changed since is not known.
+    /// A proof with other public inputs than those of its witness is made again, and so is that of a witness from a pipe.
     #[arg(long, requires = "zkey", conflicts_with = "bench")]
     skip_existing: bool,
 
@@ -160,7 +160,7 @@ fn prove_files(arguments: &Arguments, zkey: &PathBuf, is_silent: bool, verbosity
 
     let mut results = WitnessResults::new(arguments.wtns.len(), &arguments.wtns, &files);
     if arguments.skip_existing {
-        results.keep_valid(key.verifying_key());
+        results.keep_valid(&key);
     }
     let missing = results.missing();
     let sources = missing.iter().map(|&index| witness_source(&arguments.wtns[index])).collect();
@@ -332,15 +332,16 @@ fn finish(
             });
         }
     }
-    match arguments.run.json {
-        true => write_json(outcome)?,
-        false if verbosity.is_quiet() => write_out(&outcome.files_text())?,
-        false => write_out(&outcome.text())?,
-    }
+    let printed = match arguments.run.json {
+        true => write_json(outcome),
+        false if verbosity.is_quiet() => write_out(&outcome.files_text()).map_err(Into::into),
+        false => write_out(&outcome.text()).map_err(Into::into),
+    };
     let last = failures.pop();
     failures.iter().for_each(|failure| write_stderr(&format!("error: {failure:#}\n")));
     match (last, signal) {
-        (None, _) => Ok(()),
+        // A closed standard output is no error, so it must not take the place of one.
+        (None, _) => printed,
         (Some(last), None) => Err(last),
         (Some(last), Some(signal)) => {
             write_stderr(&format!("error: {last:#}\n"));

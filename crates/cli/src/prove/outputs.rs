@@ -2,11 +2,13 @@
 
 use std::{
     collections::HashMap,
+    ffi::OsStr,
     io::ErrorKind,
     path::{Path, PathBuf},
 };
 
 use anyhow::Result;
+use ark_bn254::Fr;
 use evener_zk::{
     format::{public_from_json, public_to_json},
     groth16::{Proof, Proved, VerifyingKey},
@@ -26,24 +28,25 @@ pub(super) struct OutputFiles {
 }
 
 impl OutputFiles {
-    fn new(folder: &Path, name: &str) -> OutputFiles {
-        OutputFiles {
-            proof: folder.join(format!("{name}.proof.json")),
-            public: folder.join(format!("{name}.public.json")),
-        }
+    fn new(folder: &Path, name: &OsStr) -> OutputFiles {
+        let file = |end: &str| {
+            let mut file = name.to_owned();
+            file.push(end);
+            folder.join(file)
+        };
+        OutputFiles { proof: file(".proof.json"), public: file(".public.json") }
     }
 
     /// Names the files after the witnesses, or `stdin` for standard input. Fails if two witnesses have the same name.
     pub(super) fn of_witnesses(folder: &Path, witnesses: &[PathBuf]) -> Result<Vec<OutputFiles>> {
-        let mut names: HashMap<String, &Path> = HashMap::new();
+        let mut names: HashMap<&OsStr, &Path> = HashMap::new();
         let mut files = Vec::new();
         for path in witnesses {
             let name = if is_stdin(path) { Some("stdin".as_ref()) } else { path.file_stem() };
             let Some(name) = name else {
                 return Err(UsageError(format!("{}: is not a file", display_path(path))).into());
             };
-            let name = name.to_string_lossy().into_owned();
-            files.push(OutputFiles::new(folder, &name));
+            files.push(OutputFiles::new(folder, name));
             if let Some(other) = names.insert(name, path) {
                 let message = format!(
                     "{} and {}: their proofs would have the same name: prove them into two folders",
@@ -58,7 +61,7 @@ impl OutputFiles {
 
     /// Names the files by numbers.
     pub(super) fn numbered(folder: &Path, count: u32) -> Vec<OutputFiles> {
-        (0..count).map(|number| OutputFiles::new(folder, &number.to_string())).collect()
+        (0..count).map(|number| OutputFiles::new(folder, number.to_string().as_ref())).collect()
     }
 
     /// Returns the paths.
@@ -66,13 +69,12 @@ impl OutputFiles {
         [&self.proof, &self.public]
     }
 
-    /// Returns whether both files are there and the proof in them is valid.
-    pub(super) fn are_valid(&self, key: &VerifyingKey) -> bool {
-        let (Ok(proof), Ok(public)) = (std::fs::read(&self.proof), std::fs::read(&self.public)) else {
-            return false;
-        };
-        let (proof, public) = (Proof::from_json("proof", &proof), public_from_json("public", &public));
-        proof.is_ok_and(|proof| public.is_ok_and(|public| key.verify(&proof, &public).is_ok()))
+    /// Returns the public inputs if both files are there and the proof in them is valid.
+    pub(super) fn read_valid(&self, key: &VerifyingKey) -> Option<Vec<Fr>> {
+        let (proof, public) = (std::fs::read(&self.proof).ok()?, std::fs::read(&self.public).ok()?);
+        let proof = Proof::from_json("proof", &proof).ok()?;
+        let public = public_from_json("public", &public).ok()?;
+        key.verify(&proof, &public).is_ok().then_some(public)
     }
 
     /// Removes the proof and the public inputs of an earlier run, which are not those of this run's witness.

@@ -2,10 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use evener_zk::groth16::{Proved, VerifyingKey};
+use ark_bn254::Fr;
+use evener_zk::groth16::{Proved, ProvingKey, Witness};
 
 use super::OutputFiles;
-use crate::input::display_input;
+use crate::{
+    input::{display_input, is_stdin},
+    output::is_special,
+};
 
 /// What became of a witness.
 #[derive(Debug)]
@@ -34,17 +38,19 @@ impl<'a> WitnessResults<'a> {
         WitnessResults { witnesses, files, results: (0..count).map(|_| WitnessResult::NotReached).collect() }
     }
 
-    /// Keeps the proofs that are there already and valid for this key.
-    pub(super) fn keep_valid(&mut self, key: &VerifyingKey) {
-        for (result, files) in self.results.iter_mut().zip(self.files) {
-            if files.are_valid(key) {
+    /// Keeps the proofs that are there already, valid for this key, and about the public values of the witness.
+    pub(super) fn keep_valid(&mut self, key: &ProvingKey) {
+        for ((result, files), witness) in self.results.iter_mut().zip(self.files).zip(self.witnesses) {
+            let public = files.read_valid(key.verifying_key());
+            if public.is_some_and(|public| may_be_about(&public, witness, key)) {
                 *result = WitnessResult::Kept;
             }
         }
     }
 
-    /// Writes a proof, or keeps the error of its witness and removes the proof of an earlier run. A witness that fails does not
-    /// prevent the proofs of the others.
+    /// Writes a proof, or keeps the error of its witness and removes the proof of an earlier run. If the witness cannot be
+    /// opened, nothing is known about that proof, and it stays: its witness may have been deleted on purpose. A witness that
+    /// fails does not prevent the proofs of the others.
     pub(super) fn add(&mut self, index: usize, result: &evener_zk::Result<Proved>) {
         let files = self.files.get(index);
         let written = match (result, files) {
@@ -63,7 +69,8 @@ impl<'a> WitnessResults<'a> {
         self.results[index] = match written {
             Ok(()) => WitnessResult::Proved,
             Err(error) => {
-                let removed = files.map_or(Ok(()), OutputFiles::remove);
+                let is_unknown = matches!(result, Err(evener_zk::Error::File { .. }));
+                let removed = files.filter(|_| !is_unknown).map_or(Ok(()), OutputFiles::remove);
                 WitnessResult::Failed(match removed {
                     Ok(()) => error,
                     Err(other) => error.context(format!("{other:#}")),
@@ -102,5 +109,18 @@ impl<'a> WitnessResults<'a> {
             _ => None,
         };
         self.results.into_iter().filter_map(error).collect()
+    }
+}
+
+/// Returns whether the public inputs of a proof may be those of a witness: not if they are others in its file, and not if it
+/// comes from a pipe, which can be read once and is another one in each run. Nothing is known about a file that cannot be
+/// opened.
+fn may_be_about(public: &[Fr], witness: &Path, key: &ProvingKey) -> bool {
+    if is_stdin(witness) || is_special(witness) {
+        return false;
+    }
+    match Witness::read_public(witness, key) {
+        Ok(own) => own == public,
+        Err(error) => matches!(error, evener_zk::Error::File { .. }),
     }
 }

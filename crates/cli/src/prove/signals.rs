@@ -2,8 +2,8 @@
 
 use evener_schedule::Cancel;
 
-/// Does `work`, and cancels it at the first SIGHUP, SIGINT or SIGTERM. A second one ends the process at once. Returns the
-/// result and the signal.
+/// Does `work`, and cancels it at the first SIGHUP, SIGINT or SIGTERM. A second one ends the process at once. A signal that
+/// the process ignores, as SIGHUP under `nohup`, stays ignored. Returns the result and the signal.
 #[cfg(unix)]
 pub(super) fn cancel_at_signal<R>(cancel: &Cancel, work: impl FnOnce() -> R) -> (R, Option<i32>) {
     use std::{
@@ -24,7 +24,7 @@ pub(super) fn cancel_at_signal<R>(cancel: &Cancel, work: impl FnOnce() -> R) -> 
     const TICK: Duration = Duration::from_millis(20);
 
     let (received, ends_process) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
+    for signal in [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|&signal| !is_ignored(signal)) {
         // Actions run in this order: the first signal sets the flag that lets the second one end the process.
         let registered = flag::register_conditional_default(signal, ends_process.clone())
             .and_then(|_| flag::register(signal, ends_process.clone()))
@@ -52,6 +52,16 @@ pub(super) fn cancel_at_signal<R>(cancel: &Cancel, work: impl FnOnce() -> R) -> 
     ends_process.store(true, SeqCst);
     let signal = received.load(SeqCst) as i32;
     (result, (signal != 0).then_some(signal))
+}
+
+/// Returns whether the process was started with a signal ignored, where /proc tells.
+#[cfg(unix)]
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // Signals are counted from 1.
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 #[cfg(not(unix))]

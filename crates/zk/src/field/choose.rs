@@ -77,8 +77,26 @@ impl Emitter {
             }
         };
         let mut chosen = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);
-        chosen.get_or_insert_default().insert(identity, emitter);
-        Ok(emitter)
+        Ok(*chosen.get_or_insert_default().entry(identity).or_insert(emitter))
+    }
+
+    /// Makes [`for_device`](Self::for_device) return this generator for a device in this process, instead of the fastest one:
+    /// for measurements. Kernels that are compiled already are not affected.
+    ///
+    /// Fails with `Unsupported` if the device cannot use the generator, and with `BadResult` if its products are wrong there.
+    pub fn use_on(self, device: &Device) -> Result<()> {
+        let candidates = Emitter::candidates(device)?;
+        if !candidates.contains(&self) {
+            return Err(Error::Unsupported {
+                device: device.id().clone(),
+                operation: format!("using the field arithmetic {self:?}"),
+                detail: format!("the device can use {candidates:?}"),
+            });
+        }
+        Measurement::new(self, device)?;
+        let mut chosen = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);
+        chosen.get_or_insert_default().insert(identity(device, candidates), self);
+        Ok(())
     }
 
     /// Returns the products per second of this generator on a device. Fails with `BadResult` if products are wrong.

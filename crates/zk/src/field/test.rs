@@ -227,12 +227,24 @@ fn choose(api: Api) {
         let emitter = Emitter::for_device(&device).unwrap();
         assert!(candidates.contains(&emitter), "{emitter:?} on {}", device.id());
         assert_eq!(Emitter::for_device(&device).unwrap(), emitter, "the choice is kept");
+        // Another one can be forced, and the fastest one is last, for the other tests of this process.
+        let others = candidates.iter().filter(|&&other| other != emitter);
+        for &forced in others.chain([&emitter]) {
+            forced.use_on(&device).unwrap();
+            assert_eq!(Emitter::for_device(&device).unwrap(), forced);
+        }
+        let foreign = Emitter::ALL.into_iter().find(|other| !candidates.contains(other)).unwrap();
+        assert!(matches!(foreign.use_on(&device), Err(evener_device::Error::Unsupported { .. })));
+        assert_eq!(Emitter::for_device(&device).unwrap(), emitter);
     }
 }
 
 #[test]
 fn the_processor_has_no_emitter() {
-    assert!(matches!(Emitter::for_device(&Device::cpu()), Err(evener_device::Error::Unsupported { .. })));
+    let cpu = Device::cpu();
+    for result in [Emitter::for_device(&cpu).map(drop), Emitter::CudaPlain.use_on(&cpu)] {
+        assert!(matches!(result, Err(evener_device::Error::Unsupported { .. })));
+    }
 }
 
 #[test]

@@ -144,9 +144,15 @@ impl<R: Read + Seek> Sections<R> {
 
     /// Reads a section into an empty vector, which is allocated once: if the caller zeroes it, no copy of a secret is left.
     pub(super) fn read_into(&mut self, number: u32, bytes: &mut Vec<u8>) -> Result<()> {
+        self.read_beginning(number, u64::MAX, bytes)
+    }
+
+    /// Reads at most this many bytes of a section, as [`read_into`](Self::read_into) does.
+    pub(super) fn read_beginning(&mut self, number: u32, max: u64, bytes: &mut Vec<u8>) -> Result<()> {
         let Some(&(_, at, size)) = self.table.iter().find(|entry| entry.0 == number) else {
             return Err(self.error(number, "is missing"));
         };
+        let size = size.min(max);
         // The length is at most the file's.
         let reserved = usize::try_from(size).ok().filter(|&size| bytes.try_reserve_exact(size).is_ok());
         let Some(size) = reserved else {

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    groth16::Witness,
+    groth16::{ProvingKey, Witness},
 };
 
 static WTNS: FileKind =
@@ -38,6 +38,19 @@ impl Witness {
             }
             _ => read(&name, open(path)?),
         }
+    }
+
+    /// Reads the public values in a `.wtns` file, which are at its beginning.
+    ///
+    /// Fails as [`read`](Self::read) does if the file is cut short or of another kind, and with [`Error::OtherCircuit`] if it
+    /// has another number of values than the key's circuit has wires. The private values are not read.
+    pub fn read_public(path: impl AsRef<Path>, key: &ProvingKey) -> Result<Vec<Fr>> {
+        let path = path.as_ref();
+        let (mut sections, count) = open_values(&path.display().to_string(), open(path)?)?;
+        key.check_len(count)?;
+        let mut values = read_values(&mut sections, (1 + key.public()).min(count))?;
+        values.remove(0);
+        Ok(std::mem::take(&mut *values))
     }
 
     /// Reads the contents of a `.wtns` file from a pipe or another source to its end, into memory that is zeroed. Errors call it
@@ -78,6 +91,13 @@ fn read_to_end(mut reader: impl Read) -> io::Result<Zeroizing<Vec<u8>>> {
 }
 
 fn read(name: &str, reader: impl Read + Seek) -> Result<Witness> {
+    let (mut sections, count) = open_values(name, reader)?;
+    let mut values = read_values(&mut sections, count)?;
+    Witness::new(std::mem::take(&mut *values))
+}
+
+/// Reads the header, and returns the number of values.
+fn open_values<R: Read + Seek>(name: &str, reader: R) -> Result<(Sections<R>, usize)> {
     let mut sections = Sections::open(name, reader, &WTNS)?;
     let header = sections.read(HEADER)?;
     let mut cursor = Cursor::new(&header);
@@ -86,10 +106,15 @@ fn read(name: &str, reader: impl Read + Seek) -> Result<Witness> {
         return Err(sections.error(HEADER, format!("has {} bytes, and 40 are expected", header.len())));
     };
     sections.expect_len(VALUES, u64::from(count), 32)?;
+    Ok((sections, count as usize))
+}
+
+/// Reads the first values. Fails if the very first one is not 1.
+fn read_values(sections: &mut Sections<impl Read + Seek>, count: usize) -> Result<Zeroizing<Vec<Fr>>> {
     let mut bytes = Zeroizing::new(Vec::new());
-    sections.read_into(VALUES, &mut bytes)?;
+    sections.read_beginning(VALUES, count as u64 * 32, &mut bytes)?;
     // The values are written where they stay. Collecting results would leave copies of them in memory that is freed.
-    let mut values = Zeroizing::new(vec![Fr::zero(); count as usize]);
+    let mut values = Zeroizing::new(vec![Fr::zero(); count]);
     let wrong = values.par_iter_mut().zip(bytes.par_chunks(32)).enumerate().find_map_first(
         |(index, (value, bytes))| match scalar(bytes) {
             Ok(number) => {
@@ -105,5 +130,5 @@ fn read(name: &str, reader: impl Read + Seek) -> Result<Witness> {
     if !values.first().is_some_and(One::is_one) {
         return Err(sections.error(VALUES, "its first value is not 1, which every circuit's is"));
     }
-    Witness::new(std::mem::take(&mut *values))
+    Ok(values)
 }

@@ -139,16 +139,13 @@ impl ProvingKey {
         }
     }
 
-    /// Fails if a witness has not the number of values that the circuit has wires.
-    pub(crate) fn check_len(&self, witness: &Witness) -> Result<()> {
-        match witness.values().len() {
-            found if found == self.wires() => Ok(()),
-            found => {
-                let detail =
-                    format!("it has {found} values, and the key's circuit has {} wires", self.wires());
-                Err(Error::OtherCircuit { detail })
-            }
+    /// Fails if this is not the number of values of a witness for the circuit.
+    pub(crate) fn check_len(&self, values: usize) -> Result<()> {
+        if values == self.wires() {
+            return Ok(());
         }
+        let detail = format!("it has {values} values, and the key's circuit has {} wires", self.wires());
+        Err(Error::OtherCircuit { detail })
     }
 
     /// Evaluates the constraints with a witness, in the threads of the current rayon pool. Fails if the key has all

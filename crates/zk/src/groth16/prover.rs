@@ -17,7 +17,7 @@ use super::{
     key_cache::KeyCache,
     randomness::Blinding,
     shared::{Chooser, ProofTotals, SharedProver, Way},
-    source::{EndOnDrop, Finished},
+    source::{EndBatchOnDrop, Finished},
     task::{Item, OwnEngines, ProofTask},
 };
 use crate::error::{Error, Result};
@@ -172,7 +172,7 @@ impl Prover {
     }
 
     fn prove_one(&self, witness: Witness, fixed: Option<(Fr, Fr)>) -> Result<Proved> {
-        self.key.check_len(&witness)?;
+        self.key.check_len(witness.values().len())?;
         let witness = Arc::new(witness);
         let chooser = || self.chooser.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.keys.settled_preparations();
@@ -257,7 +257,7 @@ impl Prover {
         let finished = Arc::new(finished);
         std::thread::scope(|scope| {
             let reported = &finished;
-            let _end = EndOnDrop(reported);
+            let _end = EndBatchOnDrop(reported);
             let report = move || {
                 for (index, result) in indices.iter().filter_map(|index| Some((index, reported.get(index)?)))
                 {
@@ -276,7 +276,7 @@ impl Prover {
 
     /// Proves witnesses, each by one device.
     fn run(&self, sources: Vec<WitnessSource>, finished: &Arc<Finished>) -> Result<Batch> {
-        // Witnesses of another circuit use no device, if they are in memory.
+        // No device is used for what memory and the beginnings of files can tell.
         let mut items = Vec::with_capacity(sources.len());
         let mut checked = Vec::with_capacity(sources.len());
         for (index, source) in sources.into_iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         mpsc::{Receiver, Sender, channel},
@@ -15,21 +15,22 @@ use crate::error::Result;
 /// A witness of a batch: in memory, or read when a device is about to prove it.
 ///
 /// A witness that is read is in memory only while a device proves it, so that the memory of a batch does not grow with the
-/// number of its witnesses. An error of reading is the result of that witness alone.
+/// number of its witnesses. An error of reading is the result of that witness alone. A file that is missing, cut short or of
+/// another circuit is found before any device is used.
 #[derive(Clone)]
 pub struct WitnessSource(Kind);
 
 #[derive(Clone)]
 enum Kind {
     InMemory(Arc<Witness>),
+    File(Arc<Path>),
     Read(Arc<dyn Fn() -> Result<Witness> + Send + Sync>),
 }
 
 impl WitnessSource {
     /// Reads a `.wtns` file, as [`Witness::read`] does.
     pub fn file(path: impl Into<PathBuf>) -> Self {
-        let path = path.into();
-        WitnessSource::read_by(move || Witness::read(&path))
+        WitnessSource(Kind::File(path.into().into()))
     }
 
     /// Calls a closure for the witness. If a device fails or hangs, the closure is called again, for another device: it must
@@ -42,15 +43,21 @@ impl WitnessSource {
     pub(super) fn get(&self, key: &ProvingKey) -> Result<Arc<Witness>> {
         let witness = match &self.0 {
             Kind::InMemory(witness) => witness.clone(),
+            Kind::File(path) => Arc::new(Witness::read(path)?),
             Kind::Read(read) => Arc::new(read()?),
         };
-        key.check_len(&witness).map(|()| witness)
+        key.check_len(witness.values().len()).map(|()| witness)
     }
 
-    /// Fails if the witness is in memory and for another circuit.
+    /// Fails if the witness is in memory and for another circuit, or in a file whose beginning is not that of a witness for
+    /// the circuit. A pipe can be read once, so it is not looked at.
     pub(super) fn check(&self, key: &ProvingKey) -> Result<()> {
         match &self.0 {
-            Kind::InMemory(witness) => key.check_len(witness),
+            Kind::InMemory(witness) => key.check_len(witness.values().len()),
+            Kind::File(path) => match path.metadata() {
+                Ok(metadata) if !metadata.is_file() && !metadata.is_dir() => Ok(()),
+                _ => Witness::read_public(path, key).map(drop),
+            },
             Kind::Read(_) => Ok(()),
         }
     }
@@ -72,6 +79,7 @@ impl fmt::Debug for WitnessSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::InMemory(witness) => witness.fmt(f),
+            Kind::File(path) => f.debug_tuple("WitnessSource").field(path).finish(),
             Kind::Read(_) => f.write_str("WitnessSource(read when needed)"),
         }
     }
@@ -120,9 +128,9 @@ impl Finished {
 }
 
 /// Ends a batch when dropped, also after a panic, so that the thread that reports results ends too.
-pub(super) struct EndOnDrop<'a>(pub(super) &'a Finished);
+pub(super) struct EndBatchOnDrop<'a>(pub(super) &'a Finished);
 
-impl Drop for EndOnDrop<'_> {
+impl Drop for EndBatchOnDrop<'_> {
     fn drop(&mut self) {
         self.0.end();
     }

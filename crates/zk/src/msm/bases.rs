@@ -326,8 +326,8 @@ impl<P: MsmGroup> MsmBases<P> {
             Some(workspace) => workspace,
             None => MsmWorkspace::new(&self.device)?,
         };
-        let result = work(&mut workspace)?;
         // After an error the workspace is dropped: its stream may be broken.
+        let result = work(&mut workspace).inspect_err(|_| workspace.erase_after_error())?;
         *self.workspace.lock().unwrap_or_else(PoisonError::into_inner) = Some(workspace);
         Ok(result)
     }

@@ -311,7 +311,8 @@ impl DeviceWorker {
         let mut first = 0;
         while first < len {
             let (count, plan) = plan_part::<P>(&has, len - first, false, &options);
-            total += self.run_part(chunk, first..first + count, plan)?;
+            let sum = self.run_part(chunk, first..first + count, plan);
+            total += sum.inspect_err(|_| self.workspace.erase_after_error())?;
             first += count;
         }
         Ok(total)

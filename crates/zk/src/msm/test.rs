@@ -3,7 +3,10 @@
 use ark_bn254::{Fr, FrConfig, G1Projective, G2Projective};
 use ark_ec::AffineRepr;
 use ark_ff::{AdditiveGroup, Field};
-use evener_device::{Api, Device, Direction};
+use evener_device::{
+    Api, Device, Direction,
+    testing::{Fault, Faults, InjectedError},
+};
 use evener_schedule::Pool;
 
 use super::*;
@@ -286,6 +289,22 @@ fn check_secrets(gpu: &Device) {
     assert_eq!(bases.msm(&scalars).unwrap(), expected);
     drop(bases);
     assert_not_in_reused_memory(gpu, &scalars);
+
+    // Nor after an error in any operation.
+    let (faulty, faults) = Faults::wrap(gpu);
+    let bases = MsmBases::<G1Projective>::upload(&faulty, &points).unwrap();
+    let operations = || {
+        let before = faults.operations();
+        assert_eq!(bases.msm(&scalars).unwrap(), expected);
+        faults.operations() - before
+    };
+    let (first, later) = (operations(), operations());
+    for operation in (1..=first.max(later)).step_by(3) {
+        faults.at(faults.operations() + operation, Fault::Fail(InjectedError::OutOfMemory));
+        let failed = bases.msm(&scalars).is_err();
+        assert!(failed || operation > later, "operation {operation} of {later}");
+        assert_not_in_reused_memory(gpu, &scalars);
+    }
 }
 
 #[test]

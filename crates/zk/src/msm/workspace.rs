@@ -151,6 +151,13 @@ impl MsmWorkspace {
         Ok(())
     }
 
+    /// Zeroes the memory of the device as far as that is possible, before the workspace is dropped after an error.
+    pub(super) fn erase_after_error(&mut self) {
+        if let Err(error) = self.erase().and_then(|()| self.stream.flush()) {
+            tracing::debug!(device = %self.device.id(), %error, "memory is freed that is not zeroed");
+        }
+    }
+
     /// Copies scalars to the device through staging memory.
     pub(super) fn upload(&mut self, scalars: &[Fr]) -> Result<Buffer<Limbs>> {
         let to = grown(&mut self.buffers.scalars, &self.device, &mut self.stream, scalars.len())?;

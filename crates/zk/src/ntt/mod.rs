@@ -99,6 +99,8 @@ pub struct Ntt {
     /// Roots of unity for the transforms of columns, forward and inverse, then half of the roots of the capacity's order.
     /// The processor needs none.
     roots: Buffer<Limbs>,
+    /// Whether temporary buffers are zeroed.
+    is_secret: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -151,7 +153,15 @@ impl Ntt {
         let small = kernels::LOCAL_ROOTS;
         let large = (1usize << log_capacity) / 2;
         let roots = device.buffer_uninit(2 * small + large.max(1))?;
-        let ntt = Ntt { device: device.clone(), log_capacity, log_tile, programs, powers: powers?, roots };
+        let ntt = Ntt {
+            device: device.clone(),
+            log_capacity,
+            log_tile,
+            programs,
+            powers: powers?,
+            roots,
+            is_secret: false,
+        };
         let (mut stream, one) = (device.stream()?, Fr::from(1u64));
         let of_columns = root_of_unity(kernels::LOG_LOCAL_ROOTS + 1);
         for (root, range) in [
@@ -174,7 +184,13 @@ impl Ntt {
             programs: Programs::Processor(device.compile(&processor::transform())?),
             powers: device.compile(&processor::powers())?,
             roots: device.buffer(1)?,
+            is_secret: false,
         })
+    }
+
+    /// Zeroes temporary buffers from now on, because the elements are secret.
+    fn secret(self) -> Ntt {
+        Ntt { is_secret: true, ..self }
     }
 
     /// The device.
@@ -346,7 +362,7 @@ impl Ntt {
                     (is_ordered && passes.len() > 1).then(|| self.device.buffer_uninit::<Limbs>(data.len()));
                 let copy = copy.transpose()?;
                 let last = passes.len() - 1;
-                for (index, Pass { log_segment, log_radix }) in passes.into_iter().enumerate() {
+                let mut launch = |(index, Pass { log_segment, log_radix }): (usize, Pass)| {
                     let mut flags = flags;
                     flags.set(Flags::TWIDDLES, log_segment > log_radix);
                     if index == 0 {
@@ -372,9 +388,14 @@ impl Ntt {
                     let params = Params { log_segment, log_radix, flags: flags.bits(), ..params };
                     let columns = 1u64 << (log_n - log_radix);
                     let tiles = columns.div_ceil(1 << (self.log_tile - log_radix));
-                    stream.launch_folded(&bound, tiles, &params)?;
+                    stream.launch_folded(&bound, tiles, &params)
+                };
+                let launched = passes.into_iter().enumerate().try_for_each(&mut launch);
+                // Also after an error.
+                match copy.filter(|_| self.is_secret) {
+                    Some(copy) => launched.and(stream.zero(&copy)),
+                    None => launched,
                 }
-                Ok(())
             }
         }
     }

@@ -239,7 +239,7 @@ impl Task for NttTask {
         Ok(Worker::Device(Box::new(DeviceWorker {
             device: device.clone(),
             stream: device.stream()?,
-            ntt: (self.log_largest, Ntt::new(device, self.log_largest)?),
+            ntt: (self.log_largest, Ntt::new(device, self.log_largest)?.secret()),
             data: None,
             staging: None,
             arrived: None,
@@ -310,12 +310,31 @@ impl DeviceWorker {
     ) -> Result<Secrets<Limbs>> {
         let len = chunk.read(|items| items[index].len)?;
         if len.ilog2() > self.ntt.0 {
-            self.ntt = (len.ilog2(), Ntt::new(&self.device, len.ilog2())?);
+            self.ntt = (len.ilog2(), Ntt::new(&self.device, len.ilog2())?.secret());
         }
         let data = match self.data.take() {
             Some(data) if data.len() >= len => data,
             _ => self.device.buffer_uninit(len)?,
         };
+        let own = data.slice(..len)?;
+        let transformed = self.run_in(&own, transform, chunk, index);
+        match transformed {
+            Ok(_) => self.data = Some(data),
+            // The memory is freed, and other programs or tasks may get it.
+            Err(_) => drop(self.stream.zero(&own).and_then(|()| self.stream.flush())),
+        }
+        transformed
+    }
+
+    /// Transforms elements in memory of the device, and zeroes it.
+    fn run_in(
+        &mut self,
+        own: &Buffer<Limbs>,
+        transform: Transform,
+        chunk: &Chunk<'_, BorrowedElements>,
+        index: usize,
+    ) -> Result<Secrets<Limbs>> {
+        let len = own.len();
         let staging = match self.staging.take() {
             Some(staging) if staging.len() >= len => staging,
             _ => self.device.staging_buffer(len)?.zeroed_on_release(),
@@ -324,9 +343,8 @@ impl DeviceWorker {
             Some(arrived) if arrived.as_slice().len() >= len => arrived,
             _ => self.device.host_buffer(len, Direction::Download)?.zeroed_on_release(),
         };
-        let own = data.slice(..len)?;
         // The caller's memory is read piece by piece, and never while waiting for the device.
-        let upload = self.stream.upload_staged(staging, len, &own, |_, piece, memory| {
+        let upload = self.stream.upload_staged(staging, len, own, |_, piece, memory| {
             chunk.read(|items| {
                 let from = &items[index].elements()[piece];
                 let shares = memory.par_chunks_mut(SHARE).zip(from.par_chunks(SHARE));
@@ -337,13 +355,13 @@ impl DeviceWorker {
         })?;
         let (stream, ntt) = (&mut self.stream, &self.ntt.1);
         match transform {
-            Transform::Ntt => ntt.ntt(stream, &own)?,
-            Transform::Intt => ntt.intt(stream, &own)?,
-            Transform::CosetNtt(shift) => ntt.coset_ntt(stream, &own, shift)?,
-            Transform::CosetIntt(shift) => ntt.coset_intt(stream, &own, shift)?,
+            Transform::Ntt => ntt.ntt(stream, own)?,
+            Transform::Intt => ntt.intt(stream, own)?,
+            Transform::CosetNtt(shift) => ntt.coset_ntt(stream, own, shift)?,
+            Transform::CosetIntt(shift) => ntt.coset_intt(stream, own, shift)?,
         }
-        let download = stream.download_host(&own, arrived)?;
-        stream.zero(&own)?;
+        let download = stream.download_host(own, arrived)?;
+        stream.zero(own)?;
         stream.flush()?;
         let mut staging = upload.wait()?;
         // The device computes meanwhile.
@@ -352,7 +370,7 @@ impl DeviceWorker {
         let mut arrived = download.wait()?;
         let elements = arrived.as_slice()[..len].par_iter().with_min_len(SHARE).copied().collect::<Vec<_>>();
         zero_elements(&mut arrived.as_mut_slice()[..len]);
-        (self.data, self.arrived) = (Some(data), Some(arrived));
+        self.arrived = Some(arrived);
         reduced(self.device.id(), elements.into())
     }
 }

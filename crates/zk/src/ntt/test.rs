@@ -246,6 +246,39 @@ fn check_secrets(gpu: &Device) {
     std::thread::sleep(std::time::Duration::from_millis(300));
     assert_not_in_reused_memory(gpu, &coefficients);
     assert_not_in_reused_memory(gpu, &transformed);
+    assert_not_in_reused_memory(gpu, &after_first_pass(&coefficients));
+
+    // Nor after an error in any operation.
+    let (faulty, faults) = Faults::wrap(gpu);
+    let own = pool(&[faulty]);
+    let run = || {
+        let (before, mut elements) = (faults.operations(), coefficients.clone());
+        ntt(&own, &mut elements).unwrap();
+        assert_eq!(elements, transformed);
+        faults.operations() - before
+    };
+    let (_, later) = (run(), run());
+    for operation in (1..=later).step_by(2) {
+        faults.at(faults.operations() + operation, Fault::Fail(InjectedError::OutOfMemory));
+        run();
+        for secrets in [&coefficients, &transformed, &after_first_pass(&coefficients)] {
+            assert_not_in_reused_memory(gpu, secrets);
+        }
+    }
+}
+
+/// What the first pass leaves in the temporary buffer.
+fn after_first_pass(coefficients: &[Fr]) -> Vec<Fr> {
+    let radix = 1 << passes(coefficients.len().ilog2(), false)[0].log_radix;
+    let columns = coefficients.len() / radix;
+    let (of_column, root) =
+        (Radix2EvaluationDomain::<Fr>::new(radix).unwrap(), root_of_unity(coefficients.len().ilog2()));
+    let column = |first: usize| {
+        let column: Vec<Fr> = coefficients.iter().skip(first).step_by(columns).copied().collect();
+        let sums = of_column.fft(&column).into_iter().enumerate();
+        sums.map(move |(index, sum)| sum * root.pow([(first * index) as u64])).collect::<Vec<_>>()
+    };
+    (0..columns).flat_map(column).collect()
 }
 
 #[test]

@@ -87,6 +87,31 @@ fn each_proof_is_handed_out_once_and_is_the_one_of_the_batch() {
 }
 
 #[test]
+fn files_that_have_no_witness_of_the_circuit_use_no_device() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("right.wtns"), crate::WTNS).unwrap();
+    std::fs::write(path("cut.wtns"), &crate::WTNS[..crate::WTNS.len() - 1]).unwrap();
+    std::fs::write(path("key.wtns"), crate::ZKEY).unwrap();
+    Squares::filling(5).witness(Fr::from(4)).unwrap().write_wtns(path("other.wtns")).unwrap();
+    let names = ["none.wtns", "cut.wtns", "right.wtns", "key.wtns", "other.wtns"];
+    let batch = prover(key()).prove_each(names.map(|name| WitnessSource::file(path(name))), |_, _| ());
+    let batch = batch.unwrap();
+    assert_eq!(batch.report().unwrap().items, 1);
+    for (name, result) in names.iter().zip(batch.results()) {
+        match (*name, result) {
+            ("none.wtns", Err(Error::File { .. })) => {}
+            ("cut.wtns" | "key.wtns", Err(Error::Format { .. })) => {}
+            ("other.wtns", Err(Error::OtherCircuit { .. })) => {}
+            ("right.wtns", Ok(proved)) => {
+                assert_eq!(Witness::read_public(path(name), &key()).unwrap(), proved.public);
+            }
+            wrong => panic!("{wrong:?}"),
+        }
+    }
+}
+
+#[test]
 fn a_cancelled_batch_has_handed_out_what_was_finished() {
     let cancel = Cancel::new();
     let prover = prover(key()).cancel(&cancel);

@@ -65,9 +65,12 @@ impl Bench<'_> {
                 Ok(Duration::from_secs_f64(1e9 / emitter.products_per_s(device)?))
             })?;
             let per_s = 1e9 / per_giga.as_secs_f64();
-            let mark = if emitter == chosen { ", used" } else { "" };
             let mut row = Row::of(device);
-            row.by = format!("{} {emitter:?}{mark}", row.by);
+            row.by = format!("{} {emitter:?}", row.by);
+            match emitter == chosen {
+                true => row.by += ", used",
+                false => row = row.not_compared(),
+            }
             row.per_s = Some(per_s);
             row.ceiling_share = share(device, per_s * MULTIPLIES_PER_PRODUCT / rates.int32_multiplies_per_s);
             Ok(row)
@@ -186,7 +189,7 @@ impl Bench<'_> {
             bail!("the transform differs from arkworks'");
         }
         type Transform<'a> = &'a dyn Fn(&mut Stream) -> evener_device::Result<()>;
-        let orders: [(&str, Transform<'_>); 2] = [
+        let orders: [(&'static str, Transform<'_>); 2] = [
             ("natural order", &|stream| ntt.ntt(stream, &data)),
             ("bit-reversed output", &|stream| ntt.to_bit_reversed(stream, &data, Root::Forward, Scale::None)),
         ];
@@ -204,9 +207,8 @@ impl Bench<'_> {
                 });
                 result.map(|()| took / TRANSFORMS_IN_A_ROW)
             })?;
-            let mut row = Row::of(device).median(took);
+            let mut row = Row::of(device).median(took).variant(order);
             row.ceiling_share = share(device, least / took.as_secs_f64());
-            row.by = format!("{}, {order}", row.by);
             rows.push(row);
         }
         Ok(rows)

@@ -35,7 +35,8 @@ use crate::{
 /// Measures field products, multi-scalar multiplications (MSM), number-theoretic transforms (NTT) and proofs on each device
 /// alone, beside arkworks on all cores, and, if it is installed, beside snarkrs, another Groth16 prover for the same files
 /// (`cargo install snarkrs`). Every result is compared with arkworks', and every proof is verified. Times are medians, with
-/// all data on the device and all kernels compiled; of a measurement that takes long, at least 3 rounds count.
+/// all data on the device and all kernels compiled; of a measurement that takes long, at least 3 rounds count. If a GPU is
+/// measured through CUDA and another API, each table ends with the ratios of their times.
 ///
 /// A ceiling is what a device's own measured rate allows: of products, its 32-bit multiplies; of MSM and NTT, its products.
 ///
@@ -53,6 +54,13 @@ pub(crate) struct Arguments {
 
     #[command(flatten)]
     hosts: HostsOption,
+
+    /// Use this field arithmetic on the devices that can, instead of the fastest: CudaPlain is CUDA C without PTX
+    ///
+    /// Others are CudaPtx, WgslU64, WgslU64Loop and WgslU32. Beside each device, the first lines of the output name the one
+    /// that is used.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = emitter)]
+    emitter: Vec<Emitter>,
 
     /// Measure only these parts
     #[arg(long, value_name = "PART", value_delimiter = ',')]
@@ -101,6 +109,8 @@ Examples:
   evener bench zk --only msm --msm-log 18   measure one part, of another size
   evener bench zk --devices cuda:0 --devices vulkan:0 --log 20
                                             measure one GPU through two APIs
+  evener bench zk --devices cuda:0 --devices vulkan:0 --emitter CudaPlain
+                                            the same, with CUDA without PTX
   evener bench zk --batch 64 --log 16 --devices 'cuda:0[16,40,76],cpu'
                                             measure a batch on all devices";
 
@@ -128,6 +138,13 @@ fn exponent(text: &str) -> Result<u32, String> {
         Ok(exponent) if (1..=MAX_EXPONENT).contains(&exponent) => Ok(exponent),
         _ => Err(format!("`{text}` is not the exponent of a power of two, from 1 to {MAX_EXPONENT}")),
     }
+}
+
+/// Parses the name of a generator of field arithmetic, in any case.
+fn emitter(text: &str) -> Result<Emitter, String> {
+    let names = Emitter::ALL.map(|emitter| format!("{emitter:?}"));
+    let found = names.iter().position(|name| name.eq_ignore_ascii_case(text));
+    found.map(|index| Emitter::ALL[index]).ok_or(format!("possible values: {}", names.join(", ")))
 }
 
 /// The sizes of the measurements, as exponents of two.
@@ -172,6 +189,7 @@ struct MeasuredDevice {
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments, verbosity: Verbosity) -> Result<()> {
     let devices = select(&arguments.hosts, &arguments.devices)?;
+    arguments.emitter.iter().try_for_each(|&emitter| use_emitter(emitter, &devices))?;
     let sizes = Sizes::new(arguments, &devices);
     let progress = ProgressLine::new(arguments.json || verbosity.is_quiet());
     if let Some(count) = arguments.batch {
@@ -225,6 +243,21 @@ fn select(hosts: &HostsOption, lists: &[String]) -> Result<Vec<Device>> {
     }
     log_devices(&inventory, &devices);
     Ok(devices)
+}
+
+/// Has all devices that can use a generator of field arithmetic use it. Fails if none can.
+fn use_emitter(emitter: Emitter, devices: &[Device]) -> Result<()> {
+    let mut is_used = false;
+    for device in devices {
+        if Emitter::candidates(device)?.contains(&emitter) {
+            emitter.use_on(device)?;
+            is_used = true;
+        }
+    }
+    match is_used {
+        true => Ok(()),
+        false => Err(UsageError(format!("--emitter {emitter:?}: no selected device can use it")).into()),
+    }
 }
 
 fn describe(devices: &[Device]) -> Machine {
@@ -289,7 +322,8 @@ impl Bench<'_> {
     }
 
     /// Prints a section, and keeps it for the other formats.
-    fn add(&mut self, section: Section) -> Result<()> {
+    fn add(&mut self, mut section: Section) -> Result<()> {
+        section.compare_apis();
         self.progress.print(&section.text())?;
         self.sections.push(section);
         Ok(())
@@ -306,5 +340,14 @@ mod test {
         for text in ["", "0", "27", "65536", "2^", "3^4", "-1"] {
             assert!(exponent(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn field_arithmetic_has_the_names_that_the_output_prints() {
+        for expected in Emitter::ALL {
+            assert_eq!(emitter(&format!("{expected:?}")), Ok(expected));
+        }
+        assert_eq!(emitter("cudaplain"), Ok(Emitter::CudaPlain));
+        assert!(emitter("ptx").unwrap_err().contains("CudaPlain, WgslU64"));
     }
 }

@@ -194,8 +194,7 @@ impl Bench<'_> {
                 let (first, first_time) = timed(|| prover.prove(Witness::read(files.wtns())?));
                 first?;
                 let median = self.time_proofs(&prover, |_| Ok(Witness::read(files.wtns())?))?;
-                let mut row = Row::of(device).median(median);
-                row.by += ", .zkey";
+                let mut row = Row::of(device).median(median).variant(".zkey");
                 row.first_s = Some(first_time.as_secs_f64());
                 Ok(row)
             };

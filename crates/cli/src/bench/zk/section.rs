@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use evener_device::Device;
+use evener_device::{Api, Device};
 use serde::Serialize;
 
 use crate::{
@@ -24,6 +24,9 @@ pub(super) struct Section {
     #[serde(skip)]
     pub(super) title: String,
     pub(super) rows: Vec<Row>,
+    /// The times through other APIs over those through CUDA, for the same hardware.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ratios: Vec<ApiRatio>,
     /// What else is to be said.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) notes: Vec<String>,
@@ -55,6 +58,22 @@ pub(super) struct Row {
     /// Whether the device failed, or gave a wrong result.
     #[serde(skip)]
     is_failure: bool,
+    /// The name of the hardware and the API, if the row is compared with those of other APIs.
+    #[serde(skip)]
+    hardware: Option<(String, Api)>,
+    /// The variant of the measurement, if there are several on a device.
+    #[serde(skip)]
+    variant: Option<&'static str>,
+}
+
+/// The time on a device over that on the same hardware through CUDA.
+#[derive(Debug, Serialize)]
+struct ApiRatio {
+    on: String,
+    over: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    variant: Option<&'static str>,
+    times_as_long: f64,
 }
 
 /// The time of one operation of a proof.
@@ -67,7 +86,19 @@ pub(super) struct Operation {
 impl Row {
     /// A measurement of this project's code.
     pub(super) fn of(device: &Device) -> Row {
-        Row { by: EVENER.into(), on: device.id().to_string(), ..Row::default() }
+        let it = device.describe();
+        let hardware = Some((it.name.clone(), it.api));
+        Row { by: EVENER.into(), on: device.id().to_string(), hardware, ..Row::default() }
+    }
+
+    /// One of several variants of a measurement on a device.
+    pub(super) fn variant(self, variant: &'static str) -> Row {
+        Row { by: format!("{}, {variant}", self.by), variant: Some(variant), ..self }
+    }
+
+    /// A measurement that is not compared with those of other APIs.
+    pub(super) fn not_compared(self) -> Row {
+        Row { hardware: None, ..self }
     }
 
     /// A measurement of this project's code on all devices together.
@@ -102,7 +133,26 @@ impl Row {
 
 impl Section {
     pub(super) fn new(name: &'static str, log: Option<u32>, title: String) -> Section {
-        Section { name, log, title, rows: Vec::new(), notes: Vec::new() }
+        Section { name, log, title, rows: Vec::new(), ratios: Vec::new(), notes: Vec::new() }
+    }
+
+    /// Compares each measurement through another API with that of the same hardware through CUDA.
+    pub(super) fn compare_apis(&mut self) {
+        let measured = |row: &Row| Some((row.hardware.clone()?, row.speed()?));
+        let through_cuda = |name: &str, variant| {
+            let mut rows = self.rows.iter().filter(|row| row.variant == variant);
+            rows.find_map(|row| match measured(row)? {
+                ((its_name, Api::Cuda), speed) if its_name == name => Some((row, speed)),
+                _ => None,
+            })
+        };
+        let ratio = |row: &Row| {
+            let ((name, api), speed) = measured(row)?;
+            let (cuda, speed_of_cuda) = through_cuda(&name, row.variant).filter(|_| api != Api::Cuda)?;
+            let (on, over) = (row.on.clone(), cuda.on.clone());
+            Some(ApiRatio { on, over, variant: row.variant, times_as_long: speed_of_cuda / speed })
+        };
+        self.ratios = self.rows.iter().filter_map(ratio).collect();
     }
 
     /// Adds what was measured on a device.
@@ -172,6 +222,10 @@ impl Section {
         if let (Some(best), true) = (best, self.rows.iter().any(|row| !row.is_peer())) {
             lines.push(format!("speed-up: over {} on {}", best.by, best.on));
         }
+        for ApiRatio { on, over, variant, times_as_long } in &self.ratios {
+            let variant = variant.map_or(String::new(), |variant| format!(" ({variant})"));
+            lines.push(format!("{on} takes {times_as_long:.2} times as long as {over}{variant}"));
+        }
         lines.extend(self.notes.iter().cloned());
         lines.join("\n") + "\n"
     }
@@ -211,6 +265,42 @@ mod test {
         assert!(text.ends_with("speed-up: over fast on here\n"), "{text}");
         assert_eq!(section.lines().lines().count(), 3);
         assert!(section.lines().starts_with("proof 4 evener here 5e-1\n"), "{}", section.lines());
+    }
+
+    #[test]
+    fn each_measurement_is_compared_with_that_of_the_same_hardware_through_cuda() {
+        let of = |on: &str, name: &str, api, variant, seconds| Row {
+            on: on.into(),
+            hardware: Some((name.into(), api)),
+            variant: Some(variant),
+            ..row(EVENER, seconds)
+        };
+        let mut section = Section::new("ntt", Some(4), "NTT".into());
+        section.rows = vec![
+            of("cuda:0", "card", Api::Cuda, "one", Some(1.0)),
+            of("cuda:0", "card", Api::Cuda, "two", Some(2.0)),
+            of("vulkan:0", "card", Api::Vulkan, "one", Some(1.5)),
+            of("vulkan:0", "card", Api::Vulkan, "two", Some(3.5)),
+            of("vulkan:1", "other card", Api::Vulkan, "one", Some(3.0)),
+            of("vulkan:2", "card", Api::Vulkan, "one", None),
+            of("vulkan:3", "card", Api::Vulkan, "one", Some(3.0)).not_compared(),
+            row("peer", Some(8.0)),
+        ];
+        section.compare_apis();
+        let text = section.text();
+        let ratios: Vec<&str> = text.lines().filter(|line| line.contains("times as long")).collect();
+        let expected = [
+            "vulkan:0 takes 1.50 times as long as cuda:0 (one)",
+            "vulkan:0 takes 1.75 times as long as cuda:0 (two)",
+        ];
+        assert_eq!(ratios, expected);
+        // A greater rate is a shorter time.
+        section.rows.truncate(4);
+        for row in &mut section.rows {
+            row.per_s = row.median_s.take().map(f64::recip);
+        }
+        section.compare_apis();
+        assert!(section.text().contains(expected[1]), "{}", section.text());
     }
 
     #[test]

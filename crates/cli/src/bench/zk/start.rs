@@ -46,6 +46,9 @@ impl Bench<'_> {
             section.add(device, measured.map(|row| vec![row]));
         }
         section.notes.push("FIRST is with empty caches, as on a new machine".into());
+        if !self.arguments.emitter.is_empty() {
+            section.notes.push("with the fastest field arithmetic, not with that of --emitter".into());
+        }
         self.add(section)
     }
 

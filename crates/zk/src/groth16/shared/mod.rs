@@ -36,7 +36,7 @@ pub use self::{
 };
 use self::{
     pieces::{Cut, Piece, even_ranges, joined, pieces},
-    proof::EndOnDrop,
+    proof::EndProofOnDrop,
     quarantine::Quarantine,
     task::{ChunkResult, Item, PieceTask},
 };
@@ -143,7 +143,7 @@ impl SharedProver {
         let public = witness.values()[1..=self.key.public()].to_vec();
         let proof = SharedProof::new(witness.clone());
         // Also after errors, no device keeps the witness.
-        let end = EndOnDrop(proof.clone());
+        let end = EndProofOnDrop(proof.clone());
         let mut of_wires = vec![Piece::Quotient];
         of_wires.extend(pieces(&self.key, &Sum::OF_WIRES, &*self.cut));
         let mut records = self.run(&proof, of_wires, deadline, totals)?;

@@ -180,9 +180,9 @@ struct NotErased {
 }
 
 /// Ends a proof when it is dropped.
-pub(super) struct EndOnDrop(pub(super) Arc<SharedProof>);
+pub(super) struct EndProofOnDrop(pub(super) Arc<SharedProof>);
 
-impl Drop for EndOnDrop {
+impl Drop for EndProofOnDrop {
     fn drop(&mut self) {
         self.0.end();
     }
