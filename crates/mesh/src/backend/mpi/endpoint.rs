@@ -165,9 +165,9 @@ impl MpiEndpoint {
     #[cold]
     fn release_prepared(&mut self) {
         let SmallMessages { sent, received } = std::mem::take(&mut self.prepared);
-        let messenger = &mut self.shared.connection().messenger;
-        if !sent.is_empty() && !messenger.library.has_ended() {
-            sent.into_iter().chain(received).for_each(|message| messenger.release_prepared(message));
+        if let Some(mut connection) = self.shared.live_connection() {
+            let all = sent.into_iter().chain(received);
+            all.for_each(|message| connection.messenger.release_prepared(message));
         }
     }
 
@@ -208,11 +208,11 @@ impl MpiEndpoint {
 impl Drop for MpiEndpoint {
     fn drop(&mut self) {
         self.release_prepared();
-        let mut connection = self.shared.connection();
-        connection.notices.forget(self.identity, self.ranks.len() - 1);
-        // Groups in shared memory do not poll MPI otherwise.
-        let _ = connection.receive_notices();
-        drop(connection);
+        if let Some(mut connection) = self.shared.live_connection() {
+            connection.notices.forget(self.identity, self.ranks.len() - 1);
+            // Groups in shared memory do not poll MPI otherwise.
+            let _ = connection.receive_notices();
+        }
         // Messages that a failed group left behind are recognized by its identity.
         self.shared.groups.lock().unwrap_or_else(PoisonError::into_inner).tags.insert(self.tag, false);
     }

@@ -109,6 +109,12 @@ impl Shared {
         }
     }
 
+    /// Returns the connection, or `None` once MPI is finalized, which a program that initialized it may do at any time:
+    /// most libraries abort the process if it then calls another function.
+    fn live_connection(&self) -> Option<MutexGuard<'_, Connection>> {
+        Some(self.connection()).filter(|connection| !connection.messenger.library.has_ended())
+    }
+
     #[cold]
     fn wait_for_connection(&self) -> MutexGuard<'_, Connection> {
         self.waiting_threads.fetch_add(1, SeqCst);

@@ -177,7 +177,7 @@ impl LeaveNotifier for NoticeSender {
         sent.notice = Some((why.clone(), notice.clone()));
         sent.write_to_slot(self.me);
         drop(sent);
-        let mut connection = self.shared.connection();
+        let Some(mut connection) = self.shared.live_connection() else { return };
         let messenger = &mut connection.messenger;
         let mut in_flight: Vec<MessageId> = Vec::new();
         for (_, rank) in self.ranks.iter().enumerate().filter(|(member, _)| *member != self.me) {
