@@ -536,7 +536,7 @@ mod test {
     use super::{
         super::{
             buffers::BufferCache,
-            messenger::{ErrorCode, MessageLibrary, Request},
+            messenger::{ErrorCode, MessageLibrary, Request, RequestKind},
             notice::NoticeReceiver,
             stores::StoreChoice,
         },
@@ -548,35 +548,19 @@ mod test {
 
     /// A request handle is its buffer's address plus the tag.
     impl MessageLibrary for Ready {
-        unsafe fn send(&self, _: *const u8, _: usize, _: usize, _: c_int) -> Result<Request, ErrorCode> {
-            Ok(0)
-        }
-        unsafe fn receive(
+        unsafe fn request(
             &self,
+            kind: RequestKind,
             buffer: *mut u8,
             _: usize,
             _: Option<usize>,
             tag: c_int,
         ) -> Result<Request, ErrorCode> {
-            Ok(buffer as usize + tag as usize)
-        }
-        unsafe fn prepare_send(
-            &self,
-            _: *const u8,
-            _: usize,
-            _: usize,
-            _: c_int,
-        ) -> Result<Request, ErrorCode> {
-            unreachable!("no message is prepared here")
-        }
-        unsafe fn prepare_receive(
-            &self,
-            _: *mut u8,
-            _: usize,
-            _: usize,
-            _: c_int,
-        ) -> Result<Request, ErrorCode> {
-            unreachable!("no message is prepared here")
+            match kind {
+                RequestKind::Send => Ok(0),
+                RequestKind::Receive => Ok(buffer as usize + tag as usize),
+                _ => unreachable!("no message is prepared here"),
+            }
         }
         unsafe fn start(&self, _: &mut Request) -> Result<(), ErrorCode> {
             unreachable!("no message is prepared here")

@@ -131,7 +131,7 @@ impl<'a> SmallAllReduce<'a> {
                 messenger.start_send(*message, piece.len(), ranks[member], tag + BARE_TAG)?;
             }
         }
-        messages.received.iter().try_for_each(|message| messenger.start_receive(*message))
+        messages.received.iter().try_for_each(|message| messenger.start(*message))
     }
 
     #[cold]
