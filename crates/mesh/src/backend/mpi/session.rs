@@ -207,10 +207,10 @@ impl<'a> Session<'a> {
     #[inline(always)]
     pub(super) fn start_recv(&mut self, from: usize, tag: c_int) -> Result<MessageId, TransportFailure> {
         let rank = self.ranks[from];
-        let messenger = self.messenger();
-        let message = messenger.take();
-        messenger.receive(message, Some(rank), tag)?;
+        let message = self.messenger().take();
+        // First, so that its buffer is given back if this fails.
         self.incoming.push((message, tag));
+        self.messenger().receive(message, Some(rank), tag)?;
         Ok(message)
     }
 
@@ -268,9 +268,9 @@ impl<'a> Session<'a> {
             fence();
         }
         let rank = self.ranks[to];
-        self.messenger().send(message, HEADER_BYTES + bytes, rank, tag)?;
+        // First, so that its buffer is given back if this fails.
         self.outgoing.push((message, to));
-        Ok(())
+        self.messenger().send(message, HEADER_BYTES + bytes, rank, tag)
     }
 
     pub(super) fn header_of(&mut self, message: MessageId) -> Header {
@@ -557,6 +557,7 @@ mod test {
             tag: c_int,
         ) -> Result<Request, ErrorCode> {
             match kind {
+                _ if tag == REFUSED => Err(ErrorCode(1)),
                 RequestKind::Send => Ok(0),
                 RequestKind::Receive => Ok(buffer as usize + tag as usize),
                 _ => unreachable!("no message is prepared here"),
@@ -591,6 +592,8 @@ mod test {
     }
 
     const TIMEOUT: Duration = Duration::from_secs(9);
+    /// The library refuses messages with this tag.
+    const REFUSED: c_int = 13;
 
     /// Returns the state of rank 0 of two, with messages of rank 1 that have arrived.
     fn shared(messages: impl IntoIterator<Item = (c_int, VecDeque<Vec<u8>>)>) -> Shared {
@@ -668,5 +671,19 @@ mod test {
         let message = session.start_recv(1, 12).unwrap();
         session.wait(message, 1, |_| vec![1]).unwrap();
         assert_eq!(session.header_of(message), header(8, 1, [3, 4]));
+    }
+
+    #[test]
+    fn a_message_that_the_library_refuses_keeps_no_buffer() {
+        let shared = shared([]);
+        let in_use = || shared.connection().messenger.buffers.in_use();
+        let before = in_use();
+        for bytes in [8, 100_000] {
+            let mut session = Session::new(group(&shared), header(8, 1, [0; 2]), TIMEOUT, None);
+            session.send(1, REFUSED, &vec![0; bytes]).unwrap_err();
+            session.start_recv(1, REFUSED).unwrap_err();
+            drop(session);
+            assert_eq!(in_use(), before, "{bytes} bytes");
+        }
     }
 }
