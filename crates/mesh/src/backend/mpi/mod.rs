@@ -33,7 +33,7 @@ use std::{
     time::Duration,
 };
 
-use endpoint::MpiEndpoint;
+use endpoint::{Group, MpiEndpoint};
 use library::AnyLibrary;
 use messenger::Messenger;
 use notice::NoticeReceiver;
@@ -200,8 +200,8 @@ impl MpiTransport {
             });
         }
         drop(groups);
-        let is_new_tag = earlier.is_none();
-        Ok(MpiEndpoint::join(self.shared.clone(), ranks.to_vec(), member, (tag, is_new_tag), identity))
+        let group = Group { shared: self.shared.clone(), ranks: ranks.to_vec(), me: member, tag, identity };
+        Ok(MpiEndpoint::join(group, earlier.is_none()))
     }
 }
 
