@@ -12,7 +12,7 @@ use super::{
     call::{Call, CollectiveKind, Signature},
     call_lock::CallLock,
     collective::Collective,
-    describe::{self, FailureContext},
+    describe,
     element::{CollectiveDType, Element},
     error::{CommError, Result},
     generation::Generation,
@@ -144,14 +144,7 @@ impl CommunicatorState {
         if let (TransportFailure::MemberLeft(..), Some(stale)) = (&failure, self.stale()) {
             return stale;
         }
-        let context = FailureContext {
-            group: &self.name,
-            ranks: &self.spec.ranks,
-            rank: self.rank,
-            call: signature,
-            timeout: self.timeout,
-        };
-        let error = describe::error(failure, context);
+        let error = describe::error(failure, self, signature.kind);
         if !matches!(error, CommError::ZeroWeights { .. }) {
             self.failed.get_or_init(|| error.clone());
         }

@@ -1,27 +1,16 @@
 //! Turns failures of a back end into errors.
 
-use std::time::Duration;
-
 use super::{
     call::{CollectiveKind, Signature},
+    communicator_state::CommunicatorState,
     error::{CommError, list, noun},
 };
 use crate::backend::{LeaveReason, TransportFailure};
 
-/// The call that failed.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct FailureContext<'a> {
-    pub(super) group: &'a str,
-    /// The world ranks of the group's members.
-    pub(super) ranks: &'a [usize],
-    pub(super) rank: usize,
-    pub(super) call: &'a Signature,
-    pub(super) timeout: Duration,
-}
-
-pub(super) fn error(failure: TransportFailure, context: FailureContext<'_>) -> CommError {
-    let FailureContext { group, ranks, rank, call, timeout } = context;
-    let (group, call) = (group.to_owned(), call.kind.to_string());
+/// Returns the error of a call that failed.
+pub(super) fn error(failure: TransportFailure, state: &CommunicatorState, call: CollectiveKind) -> CommError {
+    let (ranks, rank, timeout) = (&*state.spec.ranks, state.rank, state.timeout);
+    let (group, call) = (state.name.to_string(), call.to_string());
     match failure {
         TransportFailure::Mismatch(called) => {
             let (ranks, detail) = mismatch(&called, ranks);

@@ -105,7 +105,7 @@ impl World {
     /// An MPI that the program has initialized is used through a duplicated communicator, and neither finalized nor
     /// changed. The program must have called `MPI_Init_thread` with at least `MPI_THREAD_SERIALIZED`, or
     /// `MPI_THREAD_MULTIPLE` if it calls MPI during collectives, which cannot be checked here. All ranks call this
-    /// together.
+    /// together. Communicators may be dropped after the program has finalized MPI, but not called.
     ///
     /// If this function initializes MPI, errors on `MPI_COMM_WORLD` are returned, not fatal. MPICH's launcher sends
     /// `SIGUSR1` when a process has died: the program's own action stays in force, and if the signal would kill the

@@ -226,6 +226,7 @@ impl Launch<'_> {
         for threads in [0, 2, 3] {
             self.survive(&format!("Threads{threads}:"), RANKS);
         }
+        self.both_routes("Finalized:", RANKS);
     }
 
     /// In shared memory.

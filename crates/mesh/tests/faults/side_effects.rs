@@ -23,6 +23,7 @@ pub fn run(what: &str) -> bool {
         "Tags" => as_many_groups_as_there_are(),
         "Signals" => signals_as_before(),
         "Loaded" => found_where_the_program_has_it(),
+        "Finalized" => dropped_after_the_program_finalized_mpi(),
         "Threads0" => started_by_the_program(0),
         "Threads2" => started_by_the_program(2),
         "Threads3" => started_by_the_program(3),
@@ -216,6 +217,24 @@ fn found_where_the_program_has_it() {
     let program = Program::start(3);
     leave_a_file(world().rank(), 0);
     program.end();
+}
+
+/// The program finalizes its MPI, and only then drops its communicators.
+fn dropped_after_the_program_finalized_mpi() {
+    let program = Program::start(3);
+    let world = world();
+    let (rank, size) = (world.rank(), world.size());
+    let group = world.new_group(GroupSpec::new("dropped later", (0..size).collect::<Vec<_>>())).unwrap();
+    // From the second call on, small messages have persistent requests.
+    for _ in 0..3 {
+        let mut data = [rank as u32; 200];
+        group.all_reduce(&mut data, ReduceOp::Max).unwrap();
+        assert_eq!(data, [size as u32 - 1; 200]);
+    }
+    program.end();
+    group.poison("MPI is finalized");
+    drop((group, world));
+    leave_a_file(rank, 0);
 }
 
 /// An MPI that the program has initialized is unchanged, during and after; one for a single thread is refused.

@@ -213,7 +213,7 @@ impl SharedBarrier {
     }
 
     pub(super) fn close(&self, member: usize, why: Closed) {
-        self.slots.close(member, why);
+        self.slots.of(member).close(why);
         self.wake(usize::MAX);
     }
 }

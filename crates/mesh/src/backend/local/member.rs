@@ -110,7 +110,7 @@ impl LocalMember {
         // finished; the members' shares do not overlap.
         unsafe { agreed.compute_share(&inputs, &outputs) };
         self.step += 1;
-        barrier.slots.finish(self.me);
+        barrier.slots.of(self.me).finish();
         barrier.wake(self.me);
         // Every member's share is bounded work that cannot fail, so this ends. Only then may lent memory be used again.
         barrier.wait_until_finished(self.me, self.step);

@@ -217,7 +217,7 @@ impl Endpoint for LocalEndpoint {
             let mut pairs = lock(&channel.pairs);
             LocalMember::new(pairs.entry(ends).or_insert_with(|| new_barrier(2)).clone(), me)
         });
-        let left_member = || channel.barrier.slots.closed(peer).map(|why| (other, why));
+        let left_member = || channel.barrier.slots.of(peer).closed().map(|why| (other, why));
         let in_group = |member: usize| if member == 0 { ends.0 } else { ends.1 };
         pair.run(&mut call, timeout, &left_member).map_err(|error| match error {
             CallError::Mismatch(called) => {

@@ -5,7 +5,7 @@ use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::arrival::{Arrival, Arrivals, Closed};
+use super::arrival::{Arrival, Arrivals};
 
 #[derive(Debug)]
 pub(crate) struct Slots(Box<[Slot]>);
@@ -46,19 +46,6 @@ impl Slots {
         let slots = &self.0[member].announced[(call & 1) as usize];
         [slots[0].load(Relaxed), slots[1].load(Relaxed)]
     }
-
-    #[inline]
-    pub(crate) fn finish(&self, member: usize) {
-        self.of(member).finish();
-    }
-
-    pub(crate) fn closed(&self, member: usize) -> Option<Closed> {
-        self.of(member).closed()
-    }
-
-    pub(crate) fn close(&self, member: usize, why: Closed) {
-        self.of(member).close(why);
-    }
 }
 
 impl Arrivals for Slots {
@@ -77,7 +64,10 @@ impl Arrivals for Slots {
 mod with_loom {
     use loom::{cell::UnsafeCell, sync::Arc, thread};
 
-    use super::{super::arrival::StepState, *};
+    use super::{
+        super::arrival::{Closed, StepState},
+        *,
+    };
 
     /// Memory that a member lends.
     struct Lent(UnsafeCell<u64>);
@@ -112,7 +102,7 @@ mod with_loom {
             assert_eq!(slots.announced(other, 1), [other as u64, 1]);
             lent[other].0.with(|it| assert_eq!(unsafe { *it }, 7));
         }
-        slots.finish(member);
+        slots.of(member).finish();
         let mut arrived = 0;
         while !slots.have_finished(2, &mut arrived) {
             thread::yield_now();
@@ -158,7 +148,7 @@ mod with_loom {
         let lent: Arc<Vec<Lent>> = Arc::new((0..2).map(|_| Lent(UnsafeCell::new(0))).collect());
         let (other, others, closing) = (slots.clone(), lent.clone(), slots.clone());
         let member = thread::spawn(move || take_part(&other, &others, 1, false));
-        let closer = thread::spawn(move || closing.close(1, Closed::Failed));
+        let closer = thread::spawn(move || closing.of(1).close(Closed::Failed));
         let first = take_part(&slots, &lent, 0, false);
         assert_eq!(member.join().unwrap(), first, "one succeeded and one did not");
         closer.join().unwrap();
@@ -179,7 +169,7 @@ mod with_loom {
             let other = slots.clone();
             let leaver = thread::spawn(move || {
                 let arrived = other.arrive(1, 1).is_ok();
-                other.close(1, Closed::Left);
+                other.of(1).close(Closed::Left);
                 arrived
             });
             slots.arrive(0, 1).unwrap();
@@ -197,14 +187,17 @@ mod with_loom {
 
 #[cfg(all(test, not(loom)))]
 mod test {
-    use super::{super::arrival::StepState, *};
+    use super::{
+        super::arrival::{Closed, StepState},
+        *,
+    };
 
     #[test]
     fn a_slot_closed_below_a_step_never_reaches_it_and_one_that_had_arrived_counts() {
         let slots = Slots::new(3);
         slots.arrive(0, 1).unwrap();
         slots.arrive(1, 1).unwrap();
-        slots.close(1, Closed::Left);
+        slots.of(1).close(Closed::Left);
         assert_eq!(slots.step_state(1, &mut 0), StepState::Waiting);
         assert_eq!(slots.never_arriving(1), None);
         assert_eq!(slots.give_up(1), [2]);

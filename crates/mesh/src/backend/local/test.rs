@@ -63,7 +63,7 @@ proptest! {
         for action in actions {
             match action {
                 Action::Arrive(member) if settled[member] && !gone[member] => {
-                    let closed = slots.closed(member).is_some();
+                    let closed = slots.of(member).closed().is_some();
                     let arrived = slots.arrive(member, at[member] + 1);
                     prop_assert_eq!(arrived.is_err(), closed, "a slot arrives unless it is closed");
                     at[member] += 1;
@@ -75,7 +75,7 @@ proptest! {
                 Action::Look(member) if !settled[member] => match slots.step_state(at[member], &mut 0) {
                     StepState::AllArrived => decide(at[member], Verdict::All, &mut settled[member], &mut gone[member])?,
                     StepState::NeverArrives(other, _) => {
-                        prop_assert!(slots.closed(other).is_some() && at[other] <= at[member]);
+                        prop_assert!(slots.of(other).closed().is_some() && at[other] <= at[member]);
                         decide(at[member], Verdict::Failed, &mut settled[member], &mut gone[member])?;
                     }
                     StepState::Waiting => {}
@@ -86,7 +86,7 @@ proptest! {
                     let verdict = if missing.is_empty() { Verdict::All } else { Verdict::Failed };
                     decide(at[member], verdict, &mut settled[member], &mut gone[member])?;
                 }
-                Action::Close(member) => slots.close(member, Closed::Left),
+                Action::Close(member) => slots.of(member).close(Closed::Left),
                 _ => {}
             }
         }

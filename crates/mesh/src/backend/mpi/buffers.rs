@@ -3,6 +3,8 @@
 use std::{
     alloc::{Layout, alloc, handle_alloc_error},
     collections::VecDeque,
+    ops::Range,
+    ptr::NonNull,
 };
 
 use super::messenger::Request;
@@ -11,44 +13,34 @@ use super::messenger::Request;
 pub(super) const HEADER_BYTES: usize = 32;
 pub(super) const PIECE_BYTES: usize = 512 << 10;
 /// Bytes of a buffer: enough for a message, or for several shorter ones.
-pub(super) const BUFFER_BYTES: usize = PIECE_BYTES + (160 << 10) - BEFORE;
+pub(super) const BUFFER_BYTES: usize = STRIDE - BEFORE;
 /// Padding before the message, so that its data starts at a cache line and is aligned for every element type.
 const BEFORE: usize = 64 - HEADER_BYTES;
+/// Bytes from one buffer to the next: whole cache lines.
+const STRIDE: usize = PIECE_BYTES + (160 << 10);
+/// Bytes of a huge page, which holds several buffers: the kernel pins and copies it faster than small pages.
 const CHUNK_BYTES: usize = 2 << 20;
 
 /// The index of a message's buffer.
 pub(super) type MessageId = usize;
 
-#[repr(C, align(64))]
-pub(super) struct AlignedBuffer {
-    before: [u8; BEFORE],
-    pub(super) bytes: [u8; BUFFER_BYTES],
-}
-
-/// Buffers in a huge page, which the kernel pins and copies faster.
-#[repr(C, align(0x20_0000))]
-struct Chunk([AlignedBuffer; CHUNK_BYTES / size_of::<AlignedBuffer>()]);
-
-/// Allocates buffers in a huge page, if the system has one.
-fn allocate_chunk() -> &'static mut Chunk {
-    let layout = Layout::new::<Chunk>();
-    // SAFETY: the layout is that of a chunk, and not empty. The memory is never freed, and is zeroed before it is
-    // used: zeros are valid bytes.
+/// Allocates zeroed memory for buffers, in a huge page if the system has one.
+fn allocate_chunk() -> NonNull<u8> {
+    // SAFETY: the size is not 0, and is that of the memory that is zeroed; the alignment is a power of two.
     unsafe {
-        let start = alloc(layout);
-        if start.is_null() {
-            handle_alloc_error(layout);
-        }
+        let layout = Layout::from_size_align_unchecked(CHUNK_BYTES, CHUNK_BYTES);
+        let Some(start) = NonNull::new(alloc(layout)) else { handle_alloc_error(layout) };
         #[cfg(target_os = "linux")]
-        libc::madvise(start.cast(), CHUNK_BYTES, libc::MADV_HUGEPAGE);
+        libc::madvise(start.as_ptr().cast(), CHUNK_BYTES, libc::MADV_HUGEPAGE);
         start.write_bytes(0, CHUNK_BYTES);
-        &mut *start.cast()
+        start
     }
 }
 
 pub(super) struct MessageBuffer {
-    /// Never freed: MPI may access it as long as the process lives.
-    pub(super) memory: &'static mut AlignedBuffer,
+    /// Never freed: MPI may access it as long as the process lives. Not a reference: a persistent request has a pointer
+    /// to it, which must stay valid while this rank reads and writes the memory between two messages.
+    memory: NonNull<[u8; BUFFER_BYTES]>,
     /// The request in flight, or the null request.
     pub(super) request: Request,
     pub(super) receives: bool,
@@ -62,6 +54,27 @@ pub(super) struct MessageBuffer {
     /// Where the message starts, and where the next one of a buffer for long messages may.
     pub(super) start: usize,
     next: usize,
+}
+
+// SAFETY: the memory belongs to this buffer alone, and to MPI, which any thread may call.
+unsafe impl Send for MessageBuffer {}
+
+impl MessageBuffer {
+    /// Returns the memory, of which no message is in flight.
+    #[inline]
+    pub(super) fn bytes(&mut self) -> &mut [u8; BUFFER_BYTES] {
+        // SAFETY: the memory is initialized and never freed. MPI does not access it now, and no other buffer ever does.
+        unsafe { self.memory.as_mut() }
+    }
+
+    /// Returns the address of a range of the memory, for MPI. No message is in flight.
+    #[inline]
+    pub(super) fn address(&mut self, range: Range<usize>) -> *mut u8 {
+        let start = range.start;
+        // Only a check: an address that comes from a reference is invalid after the next reference to the memory.
+        let _ = &self.bytes()[range];
+        self.memory.as_ptr().cast::<u8>().wrapping_add(start)
+    }
 }
 
 /// All buffers, and which of them are free or abandoned to MPI.
@@ -106,9 +119,10 @@ impl BufferCache {
     }
 
     pub(super) fn allocate(&mut self, none: Request, is_long: bool) {
-        let first = self.all.len();
-        self.all.extend(allocate_chunk().0.iter_mut().map(|memory| MessageBuffer {
-            memory,
+        let (first, chunk) = (self.all.len(), allocate_chunk());
+        self.all.extend((0..CHUNK_BYTES / STRIDE).map(|index| MessageBuffer {
+            // SAFETY: so many buffers fit the chunk.
+            memory: unsafe { chunk.add(index * STRIDE + BEFORE) }.cast(),
             request: none,
             receives: false,
             is_prepared: false,
@@ -142,7 +156,7 @@ mod test {
         let step = (1..=HEADER_BYTES + PIECE_BYTES, any::<bool>(), 0..12usize);
         proptest!(ProptestConfig::with_cases(300), |(steps in prop::collection::vec(step, 1..60))| {
             let buffers = &mut *buffers.borrow_mut();
-            let mut used: Vec<(MessageId, *const u8, usize)> = Vec::new();
+            let mut used: Vec<(MessageId, *mut u8, usize)> = Vec::new();
             for (bytes, gives_back, which) in steps {
                 if used.len() == 12 || gives_back && !used.is_empty() {
                     buffers.give_back(used.swap_remove(which % used.len()).0);
@@ -153,7 +167,7 @@ mod test {
                 let message = buffers.take_long(bytes).unwrap();
                 let buffer = &buffers.all[message];
                 prop_assert!(buffer.start.is_multiple_of(64) && buffer.start + bytes <= BUFFER_BYTES);
-                let start = buffer.memory.bytes[buffer.start..].as_ptr();
+                let start = buffer.memory.as_ptr().cast::<u8>().wrapping_add(buffer.start);
                 for (other, other_start, len) in &used {
                     prop_assert_ne!(*other, message);
                     let is_before = start.wrapping_add(bytes) <= *other_start;
@@ -178,7 +192,7 @@ mod test {
             loop {
                 let message = buffers.take_long(bytes).unwrap();
                 let buffer = &buffers.all[message];
-                if !starts.insert(buffer.memory.bytes[buffer.start..].as_ptr()) {
+                if !starts.insert(buffer.memory.as_ptr().cast::<u8>().wrapping_add(buffer.start)) {
                     break;
                 }
                 buffers.give_back(message);

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::{
     buffers::{HEADER_BYTES, PIECE_BYTES},
+    endpoint::Group,
     session::{Messages, Session, others},
 };
 use crate::{
@@ -31,9 +32,9 @@ const RESULT_TAG: c_int = 1;
 pub(super) const EXCHANGE_TAG: c_int = 2;
 pub(super) const BARE_TAG: c_int = 3;
 
-/// Returns the ranges of a vector's pieces; none if it is empty.
-pub(super) fn pieces(bytes: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..bytes).step_by(PIECE_BYTES).map(move |start| start..(start + PIECE_BYTES).min(bytes))
+/// Returns the range of one piece of `bytes`; empty past the end.
+pub(super) fn piece(total: usize, bytes: usize, index: usize) -> Range<usize> {
+    (index * bytes).min(total)..((index + 1) * bytes).min(total)
 }
 
 /// One rank's call of one collective, by messages.
@@ -47,7 +48,7 @@ pub(super) struct MessageCall<'a, 'b> {
 }
 
 impl<'a, 'b> MessageCall<'a, 'b> {
-    pub(super) fn new(session: &'b mut Session<'a>, signature: Signature, me: usize, tag: c_int) -> Self {
+    pub(super) fn new(session: &'b mut Session<'a>, signature: Signature) -> Self {
         let (block_len, eager) =
             (signature.block_bytes(), (session.messenger().eager_bytes - HEADER_BYTES) / 64 * 64);
         let piece_bytes = match block_len {
@@ -58,6 +59,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
             block_len if block_len <= MEDIUM_BYTES => PIECE_BYTES,
             _ => PIECE_BYTES / 2,
         };
+        let Group { me, tag, .. } = *session.group;
         MessageCall { session, signature, me, tag, piece_bytes, weights: SmallVec::new() }
     }
 
@@ -69,12 +71,12 @@ impl<'a, 'b> MessageCall<'a, 'b> {
     }
 
     fn piece(&self, bytes: usize, index: usize) -> Range<usize> {
-        (index * self.piece_bytes).min(bytes)..((index + 1) * self.piece_bytes).min(bytes)
+        piece(bytes, self.piece_bytes, index)
     }
 
     #[inline]
     pub(super) fn run(&mut self, call: &mut Call<'_>) -> Result<(), TransportFailure> {
-        let (block_len, others) = (call.signature.block_bytes(), self.session.ranks.len() - 1);
+        let (block_len, others) = (call.signature.block_bytes(), self.session.group.ranks.len() - 1);
         let is_short = block_len <= 2 * self.piece_bytes && block_len * others <= WHOLE_BYTES;
         match call.signature.kind {
             CollectiveKind::AllReduce if is_short => self.all_reduce_short(call.output),
@@ -83,7 +85,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
     }
 
     fn run_any(&mut self, call: &mut Call<'_>) -> Result<(), TransportFailure> {
-        let (members, me) = (self.session.ranks.len(), self.me);
+        let (members, me) = (self.session.group.ranks.len(), self.me);
         let blocks = Blocks::of(&call.signature, call.lengths, members);
         let Call { signature, weight, input, ref mut output, .. } = *call;
         let block_len = signature.block_bytes();
@@ -125,7 +127,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         from: &[u8],
     ) -> Result<Messages, TransportFailure> {
         let (piece, tag) = (self.piece_bytes, self.tag + PIECE_TAG);
-        self.session.send_to_all(self.me, tag, |member| {
+        self.session.send_to_all(tag, |member| {
             let sent = &from[to(member)];
             &sent[..sent.len().min(piece)]
         })
@@ -153,8 +155,8 @@ impl<'a, 'b> MessageCall<'a, 'b> {
 
     /// Waits for the first message of all members, and checks that the signatures are equal.
     fn agree(&mut self, messages: &Messages) -> Result<(), TransportFailure> {
-        let (members, me) = (self.session.ranks.len(), self.me);
-        self.session.wait_all(me, messages)?;
+        let (members, me) = (self.session.group.ranks.len(), self.me);
+        self.session.wait_all(messages)?;
         let mine = self.signature.pack();
         let (mut agreed, mut late) = (true, false);
         for member in others(members, me) {
@@ -200,7 +202,8 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         let messages = self.send_first(&to, sent)?;
         self.agree(&messages)?;
         self.receive_piece(&messages, received, &from, 0)?;
-        let longest = others(self.session.ranks.len(), self.me).map(|it| to(it).len().max(from(it).len()));
+        let longest =
+            others(self.session.group.ranks.len(), self.me).map(|it| to(it).len().max(from(it).len()));
         for index in 1..self.rounds(longest.max().unwrap_or(0)) {
             let expected = self.exchange_piece(sent, &to, |member| from(member).len(), index)?;
             self.receive_piece(&expected, received, &from, index)?;
@@ -216,7 +219,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         from: impl Fn(usize) -> Range<usize>,
         index: usize,
     ) -> Result<(), TransportFailure> {
-        self.session.wait_all(self.me, pieces)?;
+        self.session.wait_all(pieces)?;
         for (member, message) in pieces.iter().enumerate() {
             let Some(message) = *message else { continue };
             let into = &mut received[from(member)];
@@ -232,7 +235,8 @@ impl<'a, 'b> MessageCall<'a, 'b> {
     // Not inlined: as part of a larger function it would save and restore more registers.
     #[inline(never)]
     fn all_reduce_short(&mut self, data: &mut [u8]) -> Result<(), TransportFailure> {
-        let (members, me, tag, len) = (self.session.ranks.len(), self.me, self.tag + PIECE_TAG, data.len());
+        let (members, me, tag, len) =
+            (self.session.group.ranks.len(), self.me, self.tag + PIECE_TAG, data.len());
         let (first, second) = (self.piece(len, 0), self.piece(len, 1));
         // Sends first: the other members wait for that.
         for member in others(members, me) {
@@ -241,10 +245,10 @@ impl<'a, 'b> MessageCall<'a, 'b> {
                 self.session.send(member, tag, &data[second.clone()])?;
             }
         }
-        let pieces = self.session.start_recv_all(me, tag)?;
+        let pieces = self.session.start_recv_all(tag)?;
         let mut next = None;
         if !second.is_empty() && self.session.order_is_known() {
-            next = Some(self.session.start_recv_all(me, tag)?);
+            next = Some(self.session.start_recv_all(tag)?);
         }
         self.session.release_sent()?;
         // Usually all messages arrive soon, and are of this call.
@@ -255,9 +259,9 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         if !second.is_empty() {
             let pieces = match next {
                 Some(next) => next,
-                None => self.session.start_recv_all(me, tag)?,
+                None => self.session.start_recv_all(tag)?,
             };
-            self.session.wait_all(me, &pieces)?;
+            self.session.wait_all(&pieces)?;
             self.reduce_in_place(&pieces, &mut data[second]);
         }
         self.session.finish()
@@ -273,7 +277,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         if is_first {
             self.agree(messages)?;
         } else {
-            self.session.wait_all(self.me, messages)?;
+            self.session.wait_all(messages)?;
         }
         self.reduce_in_place(messages, piece);
         Ok(())
@@ -289,7 +293,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
 
     /// Every member reduces its slice of the vector piece by piece, and sends each reduced piece to the others.
     fn all_reduce(&mut self, data: &mut [u8]) -> Result<(), TransportFailure> {
-        let (members, me) = (self.session.ranks.len(), self.me);
+        let (members, me) = (self.session.group.ranks.len(), self.me);
         let element = self.signature.element.bytes();
         // Slices are whole elements, and start at cache lines.
         let each = data.len().div_ceil(members).next_multiple_of(element.max(64));
@@ -320,7 +324,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
                 }
                 let here = &mut data[mine.clone()][self.piece(mine.len(), index)];
                 if let Some(pieces) = pieces.take() {
-                    self.session.wait_all(self.me, &pieces)?;
+                    self.session.wait_all(&pieces)?;
                     self.reduce_and_send(&pieces, here, results)?;
                     self.release_all(&pieces);
                 }
@@ -340,9 +344,9 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         if here.is_empty() {
             return Ok(());
         }
-        let mut members = others(self.session.ranks.len(), self.me);
+        let mut members = others(self.session.group.ranks.len(), self.me);
         if let Some(member) = members.next() {
-            let message = self.session.prepare(here.len())?;
+            let message = self.session.create_message(here.len())?;
             // Copies each block to the first message while it is in the first-level cache.
             for (index, block) in here.chunks_mut(BLOCK_BYTES).enumerate() {
                 let (own, start) = (block.as_mut_ptr(), index * BLOCK_BYTES);
@@ -362,7 +366,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         slice: impl Fn(usize) -> Range<usize> + Copy,
         my_offset: usize,
     ) -> Result<(), TransportFailure> {
-        let members = self.session.ranks.len();
+        let members = self.session.group.ranks.len();
         let mine = slice(self.me);
         let longest = (0..members).map(|member| slice(member).len()).max().unwrap_or(0);
         let rounds = self.rounds(longest);
@@ -382,7 +386,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
             self.release_all(&pieces);
             let Some(more) = next.take() else { break };
             pieces = more;
-            self.session.wait_all(self.me, &pieces)?;
+            self.session.wait_all(&pieces)?;
         }
         Ok(())
     }
@@ -395,7 +399,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         gives: impl Fn(usize) -> usize,
         index: usize,
     ) -> Result<Messages, TransportFailure> {
-        let (members, me, tag) = (self.session.ranks.len(), self.me, self.tag + PIECE_TAG);
+        let (members, me, tag) = (self.session.group.ranks.len(), self.me, self.tag + PIECE_TAG);
         let mut expected = Messages::from_elem(None, members);
         for member in others(members, me) {
             if !self.piece(gives(member), index).is_empty() {

@@ -15,7 +15,7 @@ use super::host::{self, SharedMemoryMember};
 use super::{
     Shared,
     buffers::PIECE_BYTES,
-    call::{BARE_TAG, EXCHANGE_TAG, MessageCall, PIECE_TAG, pieces},
+    call::{BARE_TAG, EXCHANGE_TAG, MessageCall, PIECE_TAG, piece},
     header::Header,
     notice::NoticeSender,
     session::{OtherCall, Session, clock},
@@ -26,33 +26,27 @@ use crate::{
     comm::{Call, CollectiveKind, Signature},
 };
 
-/// One rank's view of a group, during one call.
-#[derive(Clone, Copy)]
-pub(super) struct GroupInfo<'a> {
-    pub(super) shared: &'a Shared,
-    pub(super) ranks: &'a [usize],
+/// A group, as one of its members has it.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) shared: Arc<Shared>,
+    pub(super) ranks: Vec<usize>,
     pub(super) me: usize,
     /// The first tag of the group.
     pub(super) tag: c_int,
     pub(super) identity: u64,
-    /// The number of the call, or of the exchange between two members.
-    pub(super) call: u64,
 }
 
 /// One rank's connection to a group.
 #[derive(Debug)]
 pub(super) struct MpiEndpoint {
-    shared: Arc<Shared>,
-    ranks: Vec<usize>,
-    me: usize,
-    tag: c_int,
+    group: Arc<Group>,
     /// No earlier group of this process had the tags: this rank accepts messages without a header.
     takes_bare: bool,
     /// The signature that a message without a header stands for.
     agreed: Option<[u64; 2]>,
     /// The messages of calls with that signature, once there was one.
     prepared: SmallMessages,
-    identity: u64,
     calls: u64,
     ended: Arc<AtomicU64>,
     /// Number of sends and receives with each member.
@@ -74,31 +68,15 @@ enum Route {
 }
 
 impl MpiEndpoint {
-    pub(super) fn join(
-        shared: Arc<Shared>,
-        ranks: Vec<usize>,
-        me: usize,
-        (tag, is_new_tag): (c_int, bool),
-        identity: u64,
-    ) -> Self {
-        let ended = Arc::new(AtomicU64::new(0));
-        let notice_sender = NoticeSender {
-            shared: shared.clone(),
-            ranks: ranks.clone(),
-            me,
-            identity,
-            ended: ended.clone(),
-            sent: Mutex::default(),
-        };
+    pub(super) fn join(group: Group, is_new_tag: bool) -> Self {
+        let (group, ended) = (Arc::new(group), Arc::new(AtomicU64::new(0)));
+        let notice_sender =
+            NoticeSender { group: group.clone(), ended: ended.clone(), sent: Mutex::default() };
         MpiEndpoint {
-            shared,
-            ranks,
-            me,
-            tag,
+            group,
             takes_bare: is_new_tag,
             agreed: None,
             prepared: SmallMessages::default(),
-            identity,
             calls: 0,
             ended,
             exchanged: HashMap::new(),
@@ -121,38 +99,40 @@ impl MpiEndpoint {
     }
 
     fn run_by_messages(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), TransportFailure> {
-        let (signature, packed, tag) = (call.signature, call.signature.pack(), self.tag);
-        let which = (self.identity, self.calls + 1);
-        let header = Header::new(which, self.takes_bare, (packed, call.weight));
+        let (signature, packed, group, number) =
+            (call.signature, call.signature.pack(), &*self.group, self.calls + 1);
+        let (tag, header) =
+            (group.tag, Header::new((group.identity, number), self.takes_bare, (packed, call.weight)));
         let other =
             |agreed| OtherCall { tag: tag + BARE_TAG, header: Some(Header { signature: agreed, ..header }) };
         let bytes = signature.block_bytes();
         let is_small = signature.kind == CollectiveKind::AllReduce
             && (1..=SMALL_BYTES).contains(&bytes)
-            && (2..=MAX_MEMBERS).contains(&self.ranks.len());
+            && (2..=MAX_MEMBERS).contains(&group.ranks.len());
         let is_bare = self.agreed == Some(packed);
-        let group = GroupInfo {
-            shared: &self.shared,
-            ranks: &self.ranks,
-            me: self.me,
-            tag,
-            identity: self.identity,
-            call: self.calls + 1,
-        };
         let all_take_bare = if is_small && (is_bare || bytes <= HEADED_BYTES) {
             let other = if is_bare {
                 Some(OtherCall { tag: tag + PIECE_TAG, header: None })
             } else {
                 self.agreed.map(other)
             };
-            let connection = self.shared.connection();
+            let connection = group.shared.connection();
             let prepared = is_bare.then_some(&mut self.prepared);
-            let small = SmallAllReduce { group, connection, signature, header, is_bare, other, timeout };
+            let small = SmallAllReduce {
+                group,
+                call: number,
+                connection,
+                signature,
+                header,
+                is_bare,
+                other,
+                timeout,
+            };
             small.run(call.output, prepared, &mut self.last)?
         } else {
-            let mut session = Session::new(group, header, timeout, Some(&mut self.last));
+            let mut session = Session::new(group, number, header, timeout, Some(&mut self.last));
             session.other = self.agreed.map(other);
-            MessageCall::new(&mut session, signature, self.me, tag).run(call)?;
+            MessageCall::new(&mut session, signature).run(call)?;
             session.all_take_bare
         };
         if is_small && all_take_bare && !is_bare {
@@ -165,25 +145,19 @@ impl MpiEndpoint {
     #[cold]
     fn release_prepared(&mut self) {
         let SmallMessages { sent, received } = std::mem::take(&mut self.prepared);
-        let messenger = &mut self.shared.connection().messenger;
-        if !sent.is_empty() && !messenger.library.has_ended() {
-            sent.into_iter().chain(received).for_each(|message| messenger.release_prepared(message));
+        if let Some(mut connection) = self.group.shared.live_connection() {
+            let all = sent.into_iter().chain(received);
+            all.for_each(|message| connection.messenger.release_prepared(message));
         }
-    }
-
-    /// Returns the group as a call with another member has it.
-    fn group(&self, call: u64) -> GroupInfo<'_> {
-        let MpiEndpoint { shared, ranks, me, tag, identity, .. } = self;
-        GroupInfo { shared, ranks, me: *me, tag: *tag, identity: *identity, call }
     }
 
     /// Chooses the route, together with the other members.
     #[cfg(target_os = "linux")]
     fn choose_route(&mut self, call: &Call<'_>, timeout: Duration) -> Result<(), TransportFailure> {
-        let (which, announced) = ((self.identity, self.calls + 1), (call.signature.pack(), call.weight));
-        let mut session =
-            Session::new(self.group(which.1), Header::new(which, false, announced), timeout, None);
-        let member = host::connect(&mut session, self.me, self.tag, &self.notice_sender)?;
+        let (number, announced) = (self.calls + 1, (call.signature.pack(), call.weight));
+        let header = Header::new((self.group.identity, number), false, announced);
+        let mut session = Session::new(&self.group, number, header, timeout, None);
+        let member = host::connect(&mut session, &self.notice_sender)?;
         drop(session);
         self.route = member.map_or(Route::Messages, Route::SharedMemory);
         Ok(())
@@ -192,13 +166,13 @@ impl MpiEndpoint {
     fn take_part(&mut self, call: &mut Call<'_>, mut timeout: Duration) -> Result<(), TransportFailure> {
         #[cfg(target_os = "linux")]
         {
-            if matches!(self.route, Route::Unknown) && self.ranks.len() > 1 {
+            if matches!(self.route, Route::Unknown) && self.group.ranks.len() > 1 {
                 let start = Instant::now();
                 self.choose_route(call, timeout)?;
                 timeout = timeout.saturating_sub(start.elapsed());
             }
             if let Route::SharedMemory(member) = &mut self.route {
-                return member.run(&self.shared, call, timeout);
+                return member.run(&self.group.shared, call, timeout);
             }
         }
         self.run_by_messages(call, timeout)
@@ -208,13 +182,14 @@ impl MpiEndpoint {
 impl Drop for MpiEndpoint {
     fn drop(&mut self) {
         self.release_prepared();
-        let mut connection = self.shared.connection();
-        connection.notices.forget(self.identity, self.ranks.len() - 1);
-        // Groups in shared memory do not poll MPI otherwise.
-        let _ = connection.receive_notices();
-        drop(connection);
+        let Group { shared, ranks, tag, identity, .. } = &*self.group;
+        if let Some(mut connection) = shared.live_connection() {
+            connection.notices.forget(*identity, ranks.len() - 1);
+            // Groups in shared memory do not poll MPI otherwise.
+            let _ = connection.receive_notices();
+        }
         // Messages that a failed group left behind are recognized by its identity.
-        self.shared.groups.lock().unwrap_or_else(PoisonError::into_inner).tags.insert(self.tag, false);
+        shared.groups.lock().unwrap_or_else(PoisonError::into_inner).tags.insert(*tag, false);
     }
 }
 
@@ -222,18 +197,11 @@ impl Endpoint for MpiEndpoint {
     fn run(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), TransportFailure> {
         let done = self.take_part(call, timeout);
         self.calls += 1;
-        // Only this rank reads it.
-        let end = || self.ended.store(self.calls, Relaxed);
-        match done {
-            Ok(()) => {
-                end();
-                Ok(())
-            }
-            Err(failure) => {
-                matches!(failure, TransportFailure::ZeroWeights).then(end);
-                Err(failure)
-            }
+        if matches!(done, Ok(()) | Err(TransportFailure::ZeroWeights)) {
+            // Only this rank reads it.
+            self.ended.store(self.calls, Relaxed);
         }
+        done
     }
 
     fn exchange(
@@ -246,13 +214,13 @@ impl Endpoint for MpiEndpoint {
         *count += 1;
         let sends = call.signature.kind == CollectiveKind::Send;
         let mut signature = call.signature;
-        let (which, announced) = ((self.identity, *count), (signature.pack(), 1.0));
-        let group = self.group(which.1);
+        let (group, number) = (&*self.group, *count);
+        let header = Header::new((group.identity, number), false, (signature.pack(), 1.0));
         // Notices have the number of a call of all members; a member that has sent one takes part in no exchange
         // either.
-        let mut session = Session::new(group, Header::new(which, false, announced), timeout, None);
+        let mut session = Session::new(group, number, header, timeout, None);
         session.any_notice = true;
-        let tag = self.tag + EXCHANGE_TAG;
+        let tag = group.tag + EXCHANGE_TAG;
         let mut run = || {
             let message = session.start_recv(peer, tag)?;
             let total = if sends { call.input.len() } else { call.output.len() };
@@ -262,8 +230,8 @@ impl Endpoint for MpiEndpoint {
             let found = session.header_of(message);
             signature.kind = if sends { CollectiveKind::Receive } else { CollectiveKind::Send };
             if found.signature != signature.pack() || found.call != session.header.call {
-                let mut called = vec![None; self.ranks.len()];
-                called[self.me] = Some(call.signature);
+                let mut called = vec![None; group.ranks.len()];
+                called[group.me] = Some(call.signature);
                 called[peer] = Signature::unpack(found.signature);
                 return Err(TransportFailure::Mismatch(called));
             }
@@ -271,7 +239,7 @@ impl Endpoint for MpiEndpoint {
                 call.output[first].copy_from_slice(&session.data_of(message)[first]);
             }
             session.release(message);
-            for range in pieces(total).skip(1) {
+            for range in (1..total.div_ceil(PIECE_BYTES)).map(|index| piece(total, PIECE_BYTES, index)) {
                 if sends {
                     session.send(peer, tag, &call.input[range])?;
                 } else {

@@ -46,7 +46,7 @@ pub(super) struct Constants<H> {
 }
 
 symbols! {
-    /// The functions that are used, each as the standard declares it.
+    /// The functions that are used, each as the standard declares it, except that the data to send is not `const`.
     Calls<H> of Opened {
         initialized b"MPI_Initialized" (*mut c_int) -> c_int;
         finalized b"MPI_Finalized" (*mut c_int) -> c_int;
@@ -59,9 +59,9 @@ symbols! {
         comm_size b"MPI_Comm_size" (H, *mut c_int) -> c_int;
         comm_get_attr b"MPI_Comm_get_attr" (H, c_int, *mut *mut c_int, *mut c_int) -> c_int;
         comm_set_errhandler b"MPI_Comm_set_errhandler" (H, H) -> c_int;
-        isend b"MPI_Isend" (*const c_void, c_int, H, c_int, c_int, H, *mut H) -> c_int;
+        isend b"MPI_Isend" (*mut c_void, c_int, H, c_int, c_int, H, *mut H) -> c_int;
         irecv b"MPI_Irecv" (*mut c_void, c_int, H, c_int, c_int, H, *mut H) -> c_int;
-        send_init b"MPI_Send_init" (*const c_void, c_int, H, c_int, c_int, H, *mut H) -> c_int;
+        send_init b"MPI_Send_init" (*mut c_void, c_int, H, c_int, c_int, H, *mut H) -> c_int;
         recv_init b"MPI_Recv_init" (*mut c_void, c_int, H, c_int, c_int, H, *mut H) -> c_int;
         start b"MPI_Start" (*mut H) -> c_int;
         request_free b"MPI_Request_free" (*mut H) -> c_int;

@@ -6,11 +6,12 @@
 use std::{
     ffi::{c_char, c_int},
     fmt::Debug,
+    ops::Range,
 };
 
 use super::{
     buffers::{BUFFER_BYTES, BufferCache, HEADER_BYTES, MessageBuffer, MessageId},
-    library::{Calls, Library, MpiHandle},
+    library::{Library, MpiHandle},
     signal::SavedAction,
     stores::StoreChoice,
 };
@@ -23,43 +24,42 @@ pub(super) type Request = usize;
 
 /// MPI's number of an error. Small, so that results are returned in registers.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ErrorCode(c_int);
+pub(super) struct ErrorCode(pub(super) c_int);
+
+/// What a request does. A persistent one is inactive until it is started, and again when its message has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RequestKind {
+    Send,
+    Receive,
+    PersistentSend,
+    PersistentReceive,
+}
+
+impl RequestKind {
+    /// Returns the name of MPI's function.
+    fn function(self) -> &'static str {
+        match self {
+            RequestKind::Send => "MPI_Isend",
+            RequestKind::Receive => "MPI_Irecv",
+            RequestKind::PersistentSend => "MPI_Send_init",
+            RequestKind::PersistentReceive => "MPI_Recv_init",
+        }
+    }
+}
 
 /// The message functions of an MPI library, for either width of handles.
 ///
 /// # Safety
-/// A buffer has `bytes`, and is not moved or accessed until its request has ended.
+/// A buffer has `bytes`, is not accessed until its message has ended, and is not freed before a persistent request is.
 /// Requests come from this trait, and have not ended.
 pub(super) trait MessageLibrary: Send {
-    unsafe fn send(
+    /// Makes a request to send to a rank, or to receive from a rank, or from any if `peer` is `None`.
+    unsafe fn request(
         &self,
-        buffer: *const u8,
-        bytes: usize,
-        to: usize,
-        tag: c_int,
-    ) -> Result<Request, ErrorCode>;
-    /// Starts to receive, from a rank or from any rank.
-    unsafe fn receive(
-        &self,
+        kind: RequestKind,
         buffer: *mut u8,
         bytes: usize,
-        from: Option<usize>,
-        tag: c_int,
-    ) -> Result<Request, ErrorCode>;
-    /// Creates a persistent request to send, which is inactive until it is started, and when it has ended.
-    unsafe fn prepare_send(
-        &self,
-        buffer: *const u8,
-        bytes: usize,
-        to: usize,
-        tag: c_int,
-    ) -> Result<Request, ErrorCode>;
-    /// Creates a persistent request to receive.
-    unsafe fn prepare_receive(
-        &self,
-        buffer: *mut u8,
-        bytes: usize,
-        from: usize,
+        peer: Option<usize>,
         tag: c_int,
     ) -> Result<Request, ErrorCode>;
     /// Starts an inactive persistent request, and may replace it.
@@ -155,7 +155,7 @@ impl Messenger {
         let buffer = &mut self.buffers.all[message];
         debug_assert!(buffer.request == self.none, "a message is in flight in this buffer");
         debug_assert!(buffer.start == 0, "the message is at another place of its buffer");
-        &mut buffer.memory.bytes
+        buffer.bytes()
     }
 
     /// Returns the place of a message to send.
@@ -163,7 +163,27 @@ impl Messenger {
     pub(super) fn outgoing(&mut self, message: MessageId) -> &mut [u8] {
         let buffer = &mut self.buffers.all[message];
         debug_assert!(buffer.request == self.none, "a message is in flight in this buffer");
-        &mut buffer.memory.bytes[buffer.start..]
+        let start = buffer.start;
+        &mut buffer.bytes()[start..]
+    }
+
+    /// Makes a request for a range of a message's buffer.
+    #[inline(always)]
+    fn request(
+        &mut self,
+        kind: RequestKind,
+        message: MessageId,
+        range: Range<usize>,
+        peer: Option<usize>,
+        tag: c_int,
+    ) -> Result<Request, TransportFailure> {
+        let (buffer, bytes) = (&mut self.buffers.all[message], range.len());
+        buffer.receives = matches!(kind, RequestKind::Receive | RequestKind::PersistentReceive);
+        let address = buffer.address(range);
+        // SAFETY: the range is within the buffer, which is never freed, and is not accessed while a message is in flight,
+        // until `is_done` says that it has ended. No rank sends more than a buffer holds.
+        let made = unsafe { self.library.request(kind, address, bytes, peer, tag) };
+        made.map_err(|code| self.library.failure(kind.function(), code))
     }
 
     #[inline]
@@ -174,12 +194,9 @@ impl Messenger {
         to: usize,
         tag: c_int,
     ) -> Result<(), TransportFailure> {
-        let buffer = &mut self.buffers.all[message];
-        buffer.receives = false;
-        let part = &buffer.memory.bytes[buffer.start..][..bytes];
-        // SAFETY: `part` is within the buffer, which is not accessed until `is_done` says so, and never freed.
-        let sent = unsafe { self.library.send(part.as_ptr(), part.len(), to, tag) };
-        buffer.request = sent.map_err(|code| self.library.failure("MPI_Isend", code))?;
+        let start = self.buffers.all[message].start;
+        let request = self.request(RequestKind::Send, message, start..start + bytes, Some(to), tag)?;
+        self.buffers.all[message].request = request;
         Ok(())
     }
 
@@ -190,45 +207,35 @@ impl Messenger {
         to: usize,
         tag: c_int,
     ) -> Result<MessageId, TransportFailure> {
-        let message = self.take();
-        let buffer = &mut self.buffers.all[message];
-        (buffer.receives, buffer.is_prepared) = (false, true);
-        if bytes <= INLINE_BYTES {
-            return Ok(message);
-        }
-        let part = &buffer.memory.bytes[HEADER_BYTES..][..bytes];
-        // SAFETY: `part` is within the buffer. Once started, it is not accessed until `is_done` says so; it is never freed.
-        let persistent = unsafe { self.library.prepare_send(part.as_ptr(), part.len(), to, tag) };
-        self.set_persistent(message, "MPI_Send_init", persistent)
+        self.prepare((bytes > INLINE_BYTES).then_some(RequestKind::PersistentSend), bytes, to, tag)
     }
 
     /// As [`prepare_send`](Self::prepare_send), for a message to receive.
     pub(super) fn prepare_receive(&mut self, from: usize, tag: c_int) -> Result<MessageId, TransportFailure> {
-        let message = self.take();
-        let buffer = &mut self.buffers.all[message];
-        (buffer.receives, buffer.is_prepared) = (true, true);
-        let part = &mut buffer.memory.bytes[HEADER_BYTES..];
-        // SAFETY: as for sending. No rank sends more than `PIECE_BYTES` without a header.
-        let persistent = unsafe { self.library.prepare_receive(part.as_mut_ptr(), part.len(), from, tag) };
-        self.set_persistent(message, "MPI_Recv_init", persistent)
+        self.prepare(Some(RequestKind::PersistentReceive), BUFFER_BYTES - HEADER_BYTES, from, tag)
     }
 
-    fn set_persistent(
+    /// Prepares a message with a persistent request, or with none.
+    fn prepare(
         &mut self,
-        message: MessageId,
-        function: &str,
-        persistent: Result<Request, ErrorCode>,
+        kind: Option<RequestKind>,
+        bytes: usize,
+        peer: usize,
+        tag: c_int,
     ) -> Result<MessageId, TransportFailure> {
-        match persistent {
-            Ok(persistent) => {
-                self.buffers.all[message].persistent = persistent;
-                Ok(message)
-            }
-            Err(code) => {
-                self.release_prepared(message);
-                Err(self.library.failure(function, code))
+        let message = self.take();
+        self.buffers.all[message].is_prepared = true;
+        if let Some(kind) = kind {
+            let range = HEADER_BYTES..HEADER_BYTES + bytes;
+            match self.request(kind, message, range, Some(peer), tag) {
+                Ok(persistent) => self.buffers.all[message].persistent = persistent,
+                Err(failure) => {
+                    self.release_prepared(message);
+                    return Err(failure);
+                }
             }
         }
+        Ok(message)
     }
 
     /// Sends the data of a prepared message that is not in flight. All arguments are those it was prepared with.
@@ -243,22 +250,14 @@ impl Messenger {
         if bytes > INLINE_BYTES {
             return self.start(message);
         }
-        let buffer = &mut self.buffers.all[message];
-        let part = &buffer.memory.bytes[HEADER_BYTES..][..bytes];
-        // SAFETY: `part` is within the buffer, which is not accessed until `is_done` says so, and never freed.
-        let sent = unsafe { self.library.send(part.as_ptr(), part.len(), to, tag) };
-        buffer.request = sent.map_err(|code| self.library.failure("MPI_Isend", code))?;
+        let range = HEADER_BYTES..HEADER_BYTES + bytes;
+        self.buffers.all[message].request = self.request(RequestKind::Send, message, range, Some(to), tag)?;
         Ok(())
     }
 
-    /// Starts to receive a prepared message that is not in flight.
-    #[inline]
-    pub(super) fn start_receive(&mut self, message: MessageId) -> Result<(), TransportFailure> {
-        self.start(message)
-    }
-
+    /// Starts a message with a persistent request that is not in flight.
     #[inline(always)]
-    fn start(&mut self, message: MessageId) -> Result<(), TransportFailure> {
+    pub(super) fn start(&mut self, message: MessageId) -> Result<(), TransportFailure> {
         let buffer = &mut self.buffers.all[message];
         debug_assert!(buffer.request == self.none && buffer.persistent != self.none);
         // SAFETY: the request is persistent and inactive: it is not the null request, and no request is in flight.
@@ -296,12 +295,8 @@ impl Messenger {
         from: Option<usize>,
         tag: c_int,
     ) -> Result<(), TransportFailure> {
-        let buffer = &mut self.buffers.all[message];
-        buffer.receives = true;
-        let part = &mut buffer.memory.bytes;
-        // SAFETY: as for sending. No rank sends more than `BUFFER_BYTES`.
-        let received = unsafe { self.library.receive(part.as_mut_ptr(), part.len(), from, tag) };
-        buffer.request = received.map_err(|code| self.library.failure("MPI_Irecv", code))?;
+        let request = self.request(RequestKind::Receive, message, 0..BUFFER_BYTES, from, tag)?;
+        self.buffers.all[message].request = request;
         Ok(())
     }
 
@@ -317,7 +312,7 @@ impl Messenger {
         if buffer.request == self.none {
             return Ok(true);
         }
-        // SAFETY: `send` or `receive` returned the request, and it has not ended: it is not the null request.
+        // SAFETY: this messenger made the request, and it has not ended: it is not the null request.
         let done = unsafe { self.library.test(&mut buffer.request) };
         let done = done.map_err(|code| self.library.failure("MPI_Test", code))?;
         if done {
@@ -373,19 +368,6 @@ pub(super) fn start<H: MpiHandle>(library: Library<H>) -> Result<Messenger, Stri
 }
 
 impl<H: MpiHandle> Mpi<H> {
-    /// Calls a function of MPI with a number of bytes, their type and a place for the request that it makes.
-    #[inline(always)]
-    fn make_request(
-        &self,
-        bytes: usize,
-        call: impl FnOnce(&Calls<H>, c_int, H, &mut H) -> c_int,
-    ) -> Result<Request, ErrorCode> {
-        let Library { calls, constants, .. } = &self.library;
-        let mut request = constants.null_request;
-        let code = call(calls, bytes as c_int, constants.byte, &mut request);
-        check(code, request.number())
-    }
-
     /// Returns this rank's number, the number of ranks, and the maximum tag if the library has the attribute.
     fn begin(&mut self) -> Result<(usize, usize, Option<c_int>), String> {
         let (calls, constants) = (self.library.calls, self.library.constants);
@@ -455,60 +437,28 @@ fn error_text<H: MpiHandle>(library: &Library<H>, code: c_int) -> String {
 }
 
 impl<H: MpiHandle> MessageLibrary for Mpi<H> {
-    unsafe fn send(
+    unsafe fn request(
         &self,
-        buffer: *const u8,
-        bytes: usize,
-        to: usize,
-        tag: c_int,
-    ) -> Result<Request, ErrorCode> {
-        self.make_request(bytes, |calls, bytes, byte, request| {
-            let to = to as c_int;
-            // SAFETY: the caller promises that the buffer has `bytes` and is not moved or accessed until its request ends.
-            unsafe { (calls.isend)(buffer.cast(), bytes, byte, to, tag, self.comm, request) }
-        })
-    }
-
-    unsafe fn receive(
-        &self,
+        kind: RequestKind,
         buffer: *mut u8,
         bytes: usize,
-        from: Option<usize>,
+        peer: Option<usize>,
         tag: c_int,
     ) -> Result<Request, ErrorCode> {
-        self.make_request(bytes, |calls, bytes, byte, request| {
-            let from = from.map_or(self.library.constants.any_source, |rank| rank as c_int);
-            // SAFETY: the caller promises that the buffer has `bytes` and is not moved or accessed until its request ends.
-            unsafe { (calls.irecv)(buffer.cast(), bytes, byte, from, tag, self.comm, request) }
-        })
-    }
-
-    unsafe fn prepare_send(
-        &self,
-        buffer: *const u8,
-        bytes: usize,
-        to: usize,
-        tag: c_int,
-    ) -> Result<Request, ErrorCode> {
-        self.make_request(bytes, |calls, bytes, byte, request| {
-            let to = to as c_int;
-            // SAFETY: the caller promises that the buffer has `bytes` and is not moved or accessed while the request is active.
-            unsafe { (calls.send_init)(buffer.cast(), bytes, byte, to, tag, self.comm, request) }
-        })
-    }
-
-    unsafe fn prepare_receive(
-        &self,
-        buffer: *mut u8,
-        bytes: usize,
-        from: usize,
-        tag: c_int,
-    ) -> Result<Request, ErrorCode> {
-        self.make_request(bytes, |calls, bytes, byte, request| {
-            let from = from as c_int;
-            // SAFETY: the caller promises that the buffer has `bytes` and is not moved or accessed while the request is active.
-            unsafe { (calls.recv_init)(buffer.cast(), bytes, byte, from, tag, self.comm, request) }
-        })
+        let Library { calls, constants, .. } = &self.library;
+        let call = match kind {
+            RequestKind::Send => calls.isend,
+            RequestKind::Receive => calls.irecv,
+            RequestKind::PersistentSend => calls.send_init,
+            RequestKind::PersistentReceive => calls.recv_init,
+        };
+        let (peer, mut request) =
+            (peer.map_or(constants.any_source, |rank| rank as c_int), constants.null_request);
+        // SAFETY: the caller promises that the buffer has `bytes`, and is not moved or accessed while a message is in flight.
+        let code = unsafe {
+            call(buffer.cast(), bytes as c_int, constants.byte, peer, tag, self.comm, &mut request)
+        };
+        check(code, request.number())
     }
 
     unsafe fn start(&self, request: &mut Request) -> Result<(), ErrorCode> {

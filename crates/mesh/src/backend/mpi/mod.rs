@@ -33,7 +33,7 @@ use std::{
     time::Duration,
 };
 
-use endpoint::MpiEndpoint;
+use endpoint::{Group, MpiEndpoint};
 use library::AnyLibrary;
 use messenger::Messenger;
 use notice::NoticeReceiver;
@@ -107,6 +107,12 @@ impl Shared {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => self.wait_for_connection(),
         }
+    }
+
+    /// Returns the connection, or `None` once MPI is finalized, which a program that initialized it may do at any time:
+    /// most libraries abort the process if it then calls another function.
+    fn live_connection(&self) -> Option<MutexGuard<'_, Connection>> {
+        Some(self.connection()).filter(|connection| !connection.messenger.library.has_ended())
     }
 
     #[cold]
@@ -194,8 +200,8 @@ impl MpiTransport {
             });
         }
         drop(groups);
-        let is_new_tag = earlier.is_none();
-        Ok(MpiEndpoint::join(self.shared.clone(), ranks.to_vec(), member, (tag, is_new_tag), identity))
+        let group = Group { shared: self.shared.clone(), ranks: ranks.to_vec(), me: member, tag, identity };
+        Ok(MpiEndpoint::join(group, earlier.is_none()))
     }
 }
 

@@ -11,10 +11,12 @@ use std::{
 #[cfg(target_os = "linux")]
 use super::host::SharedSlots;
 use super::{
-    NOTICE_TAG, Shared,
+    NOTICE_TAG,
     buffers::MessageId,
+    endpoint::Group,
     header::{read_words, write_words},
     messenger::Messenger,
+    session::others,
 };
 use crate::backend::{LeaveNotifier, LeaveReason, TransportFailure};
 
@@ -110,10 +112,7 @@ impl LeaveNotice {
 /// Sends a member's notice, once.
 #[derive(Debug)]
 pub(super) struct NoticeSender {
-    pub(super) shared: Arc<Shared>,
-    pub(super) ranks: Vec<usize>,
-    pub(super) me: usize,
-    pub(super) identity: u64,
+    pub(super) group: Arc<Group>,
     pub(super) ended: Arc<AtomicU64>,
     pub(super) sent: Mutex<SentNotice>,
 }
@@ -150,7 +149,7 @@ impl NoticeSender {
     pub(super) fn set_slots(&self, slots: Arc<SharedSlots>) {
         let mut sent = self.sent();
         sent.slots = Some(slots);
-        sent.write_to_slot(self.me);
+        sent.write_to_slot(self.group.me);
     }
 }
 
@@ -167,24 +166,25 @@ impl LeaveNotifier for NoticeSender {
         };
         let text = &text.as_bytes()[..text.len().min(MAX_TEXT_BYTES)];
         let blame = &blame[..blame.len().min(MAX_BLAMED)];
+        let Group { ref ranks, me, identity, .. } = *self.group;
         let call = self.ended.load(SeqCst) + 1;
-        let words = [self.identity, self.me as u64, call, kind, text.len() as u64, blame.len() as u64];
+        let words = [identity, me as u64, call, kind, text.len() as u64, blame.len() as u64];
         let mut notice = Vec::with_capacity(NOTICE_BYTES);
         notice.resize(TEXT_OFFSET, 0);
         write_words(words, &mut notice);
         notice.extend_from_slice(text);
         notice.extend(blame.iter().flat_map(|rank| (*rank as u32).to_le_bytes()));
         sent.notice = Some((why.clone(), notice.clone()));
-        sent.write_to_slot(self.me);
+        sent.write_to_slot(self.group.me);
         drop(sent);
-        let mut connection = self.shared.connection();
+        let Some(mut connection) = self.group.shared.live_connection() else { return };
         let messenger = &mut connection.messenger;
         let mut in_flight: Vec<MessageId> = Vec::new();
-        for (_, rank) in self.ranks.iter().enumerate().filter(|(member, _)| *member != self.me) {
+        for rank in others(ranks.len(), me).map(|member| ranks[member]) {
             let message = messenger.take();
             messenger.buffer(message)[..notice.len()].copy_from_slice(&notice);
             // A member that cannot be notified times out.
-            match messenger.send(message, notice.len(), *rank, NOTICE_TAG) {
+            match messenger.send(message, notice.len(), rank, NOTICE_TAG) {
                 Ok(()) => in_flight.push(message),
                 Err(_) => messenger.give_back(message),
             }

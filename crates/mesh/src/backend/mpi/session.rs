@@ -10,10 +10,10 @@ use std::{
 use smallvec::SmallVec;
 
 use super::{
-    Connection, Shared,
+    Connection,
     buffers::{HEADER_BYTES, MessageId, PIECE_BYTES},
     call::PIECE_TAG,
-    endpoint::GroupInfo,
+    endpoint::Group,
     header::Header,
     messenger::Messenger,
     stores::{copy_nontemporal, fence},
@@ -65,12 +65,9 @@ pub(super) struct OtherCall {
 
 /// The messages of one call.
 pub(super) struct Session<'a> {
-    shared: &'a Shared,
+    pub(super) group: &'a Group,
     connection: Option<MutexGuard<'a, Connection>>,
-    pub(super) ranks: &'a [usize],
-    tag: c_int,
-    /// The group's identity, and the number of the call, or of the exchange between two members.
-    identity: u64,
+    /// The number of the call, or of the exchange between two members.
     call: u64,
     pub(super) header: Header,
     /// When the call started, once the clock was read.
@@ -88,7 +85,7 @@ pub(super) struct Session<'a> {
     grace: Option<Duration>,
     /// A notice of any call fails this one: for exchanges, which have numbers of their own.
     pub(super) any_notice: bool,
-    /// The last message that was prepared is written with non-temporal stores.
+    /// The last message that was created is written with non-temporal stores.
     is_nontemporal: bool,
     /// Messages have no header.
     pub(super) is_bare: bool,
@@ -103,28 +100,27 @@ pub(super) struct Session<'a> {
 impl<'a> Session<'a> {
     #[inline(always)]
     pub(super) fn new(
-        group: GroupInfo<'a>,
+        group: &'a Group,
+        call: u64,
         header: Header,
         timeout: Duration,
         last: Option<&'a mut Duration>,
     ) -> Self {
-        Session::with(group, group.shared.connection(), header, timeout, last)
+        Session::with(group, call, group.shared.connection(), header, timeout, last)
     }
 
     #[inline(always)]
     pub(super) fn with(
-        GroupInfo { shared, ranks, tag, identity, call, .. }: GroupInfo<'a>,
+        group: &'a Group,
+        call: u64,
         connection: MutexGuard<'a, Connection>,
         header: Header,
         timeout: Duration,
         last: Option<&'a mut Duration>,
     ) -> Self {
         Session {
-            shared,
+            group,
             connection: Some(connection),
-            ranks,
-            tag,
-            identity,
             call,
             header,
             start: None,
@@ -148,7 +144,7 @@ impl<'a> Session<'a> {
     pub(super) fn resume(&mut self, sent: impl Iterator<Item = (usize, MessageId)>, received: &[MessageId]) {
         self.outgoing.extend(sent.map(|(member, message)| (message, member)));
         // Only a message with a header is ever received again, with its tag.
-        self.incoming.extend(received.iter().map(|message| (*message, self.tag + PIECE_TAG)));
+        self.incoming.extend(received.iter().map(|message| (*message, self.group.tag + PIECE_TAG)));
     }
 
     /// Returns whether the next message of a member is certainly the next that it has sent in this group: no earlier
@@ -161,7 +157,7 @@ impl<'a> Session<'a> {
 
     #[inline]
     fn connection(&mut self) -> &mut Connection {
-        let shared = self.shared;
+        let shared = &self.group.shared;
         self.connection.get_or_insert_with(
             #[cold]
             || shared.connection(),
@@ -198,7 +194,7 @@ impl<'a> Session<'a> {
 
     /// Returns the failure if a member has left before the end of this call.
     fn member_left(&mut self) -> Option<TransportFailure> {
-        let (any, identity, call) = (self.any_notice, self.identity, self.call);
+        let (any, identity, call) = (self.any_notice, self.group.identity, self.call);
         let notice =
             self.connection().notices.of(identity).iter().find(|notice| any || notice.call <= call)?;
         Some(TransportFailure::MemberLeft(notice.member, notice.reason.clone()))
@@ -206,18 +202,18 @@ impl<'a> Session<'a> {
 
     #[inline(always)]
     pub(super) fn start_recv(&mut self, from: usize, tag: c_int) -> Result<MessageId, TransportFailure> {
-        let rank = self.ranks[from];
-        let messenger = self.messenger();
-        let message = messenger.take();
-        messenger.receive(message, Some(rank), tag)?;
+        let rank = self.group.ranks[from];
+        let message = self.messenger().take();
+        // First, so that its buffer is given back if this fails.
         self.incoming.push((message, tag));
+        self.messenger().receive(message, Some(rank), tag)?;
         Ok(message)
     }
 
     /// Sends a piece, once few enough messages are in flight.
     #[inline(always)]
     pub(super) fn send(&mut self, to: usize, tag: c_int, piece: &[u8]) -> Result<(), TransportFailure> {
-        let message = self.prepare(piece.len())?;
+        let message = self.create_message(piece.len())?;
         if self.is_long(piece.len()) && !self.is_nontemporal {
             let start = Instant::now();
             self.write(message, 0, piece);
@@ -234,10 +230,11 @@ impl<'a> Session<'a> {
         HEADER_BYTES + bytes > self.messenger().eager_bytes
     }
 
-    /// Creates a message with so much data, once few enough messages are in flight.
+    /// Creates a message to send, with a header and so much data, once few enough messages are in flight. The next are
+    /// [`write`](Self::write), until it has all its data, and [`post`](Self::post).
     #[inline(always)]
-    pub(super) fn prepare(&mut self, bytes: usize) -> Result<MessageId, TransportFailure> {
-        if self.outgoing.len() >= MAX_IN_FLIGHT * self.ranks.len() {
+    pub(super) fn create_message(&mut self, bytes: usize) -> Result<MessageId, TransportFailure> {
+        if self.outgoing.len() >= MAX_IN_FLIGHT * self.group.ranks.len() {
             self.wait_sent(0)?;
         }
         self.is_nontemporal = self.is_long(bytes) && self.messenger().stores.next_is_nontemporal();
@@ -248,7 +245,7 @@ impl<'a> Session<'a> {
         Ok(message)
     }
 
-    /// Writes data of a message that is prepared.
+    /// Writes data of the message that was created last.
     #[inline(always)]
     pub(super) fn write(&mut self, message: MessageId, start: usize, data: &[u8]) {
         let is_nontemporal = self.is_nontemporal;
@@ -267,10 +264,10 @@ impl<'a> Session<'a> {
         if self.is_nontemporal {
             fence();
         }
-        let rank = self.ranks[to];
-        self.messenger().send(message, HEADER_BYTES + bytes, rank, tag)?;
+        let rank = self.group.ranks[to];
+        // First, so that its buffer is given back if this fails.
         self.outgoing.push((message, to));
-        Ok(())
+        self.messenger().send(message, HEADER_BYTES + bytes, rank, tag)
     }
 
     pub(super) fn header_of(&mut self, message: MessageId) -> Header {
@@ -297,30 +294,29 @@ impl<'a> Session<'a> {
     #[inline]
     pub(super) fn send_to_all<'b>(
         &mut self,
-        me: usize,
         tag: c_int,
         piece: impl Fn(usize) -> &'b [u8],
     ) -> Result<Messages, TransportFailure> {
         // Sends first: the other members wait for that.
-        for member in others(self.ranks.len(), me) {
+        for member in others(self.group.ranks.len(), self.group.me) {
             self.send(member, tag, piece(member))?;
         }
-        let messages = self.start_recv_all(me, tag)?;
+        let messages = self.start_recv_all(tag)?;
         self.release_sent()?;
         Ok(messages)
     }
 
     #[inline(always)]
-    pub(super) fn start_recv_all(&mut self, me: usize, tag: c_int) -> Result<Messages, TransportFailure> {
-        let mut messages = Messages::from_elem(None, self.ranks.len());
-        for member in others(self.ranks.len(), me) {
+    pub(super) fn start_recv_all(&mut self, tag: c_int) -> Result<Messages, TransportFailure> {
+        let mut messages = Messages::from_elem(None, self.group.ranks.len());
+        for member in others(self.group.ranks.len(), self.group.me) {
             messages[member] = Some(self.start_recv(member, tag)?);
         }
         Ok(messages)
     }
 
-    pub(super) fn wait_all(&mut self, me: usize, messages: &Messages) -> Result<(), TransportFailure> {
-        let members = self.ranks.len();
+    pub(super) fn wait_all(&mut self, messages: &Messages) -> Result<(), TransportFailure> {
+        let (members, me) = (self.group.ranks.len(), self.group.me);
         for member in others(members, me) {
             let Some(message) = messages[member] else { continue };
             self.wait(message, member, |messenger| {
@@ -365,7 +361,7 @@ impl<'a> Session<'a> {
                 }
                 // The message is of a failed group, whose tag this group has since.
                 let tag = self.incoming.iter().find(|(it, _)| *it == message).map_or(0, |(_, tag)| *tag);
-                let rank = self.ranks[from];
+                let rank = self.group.ranks[from];
                 self.messenger().receive(message, Some(rank), tag)?;
             }
             let failure = self.pause(from)?;
@@ -400,7 +396,7 @@ impl<'a> Session<'a> {
         from: usize,
         at_once: bool,
     ) -> Result<bool, TransportFailure> {
-        let (Some(other), rank) = (self.other, self.ranks[from]) else { return Ok(false) };
+        let (Some(other), rank) = (self.other, self.group.ranks[from]) else { return Ok(false) };
         if !self.messenger().has_arrived(rank, other.tag)? {
             return Ok(false);
         }
@@ -490,7 +486,7 @@ impl<'a> Session<'a> {
             return Ok(Some(TransportFailure::TimedOut(vec![member])));
         }
         let wait = self.wait.get_or_insert_with(Backoff::new);
-        let waiting_threads = self.shared.waiting_threads.load(SeqCst) > 0;
+        let waiting_threads = self.group.shared.waiting_threads.load(SeqCst) > 0;
         if waiting_threads || wait.sleeps() {
             // Lets other threads of this rank call MPI.
             self.connection = None;
@@ -528,15 +524,16 @@ mod test {
     use std::{
         collections::{HashMap, VecDeque},
         sync::{
-            Mutex,
+            Arc, Mutex,
             atomic::{AtomicBool, AtomicUsize},
         },
     };
 
     use super::{
         super::{
+            Shared,
             buffers::BufferCache,
-            messenger::{ErrorCode, MessageLibrary, Request},
+            messenger::{ErrorCode, MessageLibrary, Request, RequestKind},
             notice::NoticeReceiver,
             stores::StoreChoice,
         },
@@ -548,35 +545,20 @@ mod test {
 
     /// A request handle is its buffer's address plus the tag.
     impl MessageLibrary for Ready {
-        unsafe fn send(&self, _: *const u8, _: usize, _: usize, _: c_int) -> Result<Request, ErrorCode> {
-            Ok(0)
-        }
-        unsafe fn receive(
+        unsafe fn request(
             &self,
+            kind: RequestKind,
             buffer: *mut u8,
             _: usize,
             _: Option<usize>,
             tag: c_int,
         ) -> Result<Request, ErrorCode> {
-            Ok(buffer as usize + tag as usize)
-        }
-        unsafe fn prepare_send(
-            &self,
-            _: *const u8,
-            _: usize,
-            _: usize,
-            _: c_int,
-        ) -> Result<Request, ErrorCode> {
-            unreachable!("no message is prepared here")
-        }
-        unsafe fn prepare_receive(
-            &self,
-            _: *mut u8,
-            _: usize,
-            _: usize,
-            _: c_int,
-        ) -> Result<Request, ErrorCode> {
-            unreachable!("no message is prepared here")
+            match kind {
+                _ if tag == REFUSED => Err(ErrorCode(1)),
+                RequestKind::Send => Ok(0),
+                RequestKind::Receive => Ok(buffer as usize + tag as usize),
+                _ => unreachable!("no message is prepared here"),
+            }
         }
         unsafe fn start(&self, _: &mut Request) -> Result<(), ErrorCode> {
             unreachable!("no message is prepared here")
@@ -607,9 +589,11 @@ mod test {
     }
 
     const TIMEOUT: Duration = Duration::from_secs(9);
+    /// The library refuses messages with this tag.
+    const REFUSED: c_int = 13;
 
-    /// Returns the state of rank 0 of two, with messages of rank 1 that have arrived.
-    fn shared(messages: impl IntoIterator<Item = (c_int, VecDeque<Vec<u8>>)>) -> Shared {
+    /// Returns a group of rank 0 and rank 1, whose messages have arrived, as rank 0 has it.
+    fn group(messages: impl IntoIterator<Item = (c_int, VecDeque<Vec<u8>>)>) -> Group {
         let mut messenger = Messenger {
             library: Box::new(Ready(Mutex::new(messages.into_iter().collect()))),
             none: 0,
@@ -622,13 +606,14 @@ mod test {
             stores: StoreChoice::default(),
         };
         let notices = NoticeReceiver::new(&mut messenger).unwrap();
-        Shared {
+        let shared = Shared {
             connection: Mutex::new(Connection { messenger, notices }),
             waiting_threads: AtomicUsize::new(0),
             groups: Mutex::default(),
             finalize_timeout: Duration::ZERO,
             panicked: AtomicBool::new(true),
-        }
+        };
+        Group { shared: Arc::new(shared), ranks: vec![0, 1], me: 0, tag: 9, identity: 8 }
     }
 
     fn header(identity: u64, call: u64, signature: [u64; 2]) -> Header {
@@ -641,15 +626,11 @@ mod test {
         bytes
     }
 
-    fn group(shared: &Shared) -> GroupInfo<'_> {
-        GroupInfo { shared, ranks: &[0, 1], me: 0, tag: 9, identity: 8, call: 1 }
-    }
-
     #[test]
     fn a_message_of_a_failed_group_is_not_taken_for_one_of_the_next() {
         let messages = [(7, 3), (7, 4), (8, 1)].map(|(identity, call)| bytes(header(identity, call, [0; 2])));
-        let shared = shared([(9, messages.into())]);
-        let mut session = Session::new(group(&shared), header(8, 1, [0; 2]), TIMEOUT, None);
+        let group = group([(9, messages.into())]);
+        let mut session = Session::new(&group, 1, header(8, 1, [0; 2]), TIMEOUT, None);
         let message = session.start_recv(1, 9).unwrap();
         session.wait(message, 1, |_| vec![1]).unwrap();
         assert_eq!(session.header_of(message), header(8, 1, [0; 2]));
@@ -657,8 +638,8 @@ mod test {
 
     #[test]
     fn a_header_in_place_of_a_bare_message_tells_what_its_sender_called() {
-        let shared = shared([(9, [bytes(header(8, 1, [5, 6]))].into())]);
-        let mut session = Session::new(group(&shared), header(8, 1, [0; 2]), TIMEOUT, None);
+        let group = group([(9, [bytes(header(8, 1, [5, 6]))].into())]);
+        let mut session = Session::new(&group, 1, header(8, 1, [0; 2]), TIMEOUT, None);
         (session.is_bare, session.other) = (true, Some(OtherCall { tag: 9, header: None }));
         let message = session.start_recv(1, 12).unwrap();
         session.wait(message, 1, |_| vec![1]).unwrap();
@@ -667,8 +648,8 @@ mod test {
 
     #[test]
     fn a_bare_message_in_place_of_a_header_stands_for_the_signature_agreed_on() {
-        let shared = shared([(12, [vec![1; 8]].into())]);
-        let mut session = Session::new(group(&shared), header(8, 1, [0; 2]), TIMEOUT, None);
+        let group = group([(12, [vec![1; 8]].into())]);
+        let mut session = Session::new(&group, 1, header(8, 1, [0; 2]), TIMEOUT, None);
         session.other = Some(OtherCall { tag: 12, header: Some(header(8, 1, [5, 6])) });
         let message = session.start_recv(1, 9).unwrap();
         session.wait(message, 1, |_| vec![1]).unwrap();
@@ -678,11 +659,25 @@ mod test {
     #[test]
     fn a_bare_message_that_comes_as_expected_is_of_this_call() {
         // The header is of the sender's next call.
-        let shared = shared([(12, [vec![1; 8]].into()), (9, [bytes(header(8, 2, [5, 6]))].into())]);
-        let mut session = Session::new(group(&shared), header(8, 1, [3, 4]), TIMEOUT, None);
+        let group = group([(12, [vec![1; 8]].into()), (9, [bytes(header(8, 2, [5, 6]))].into())]);
+        let mut session = Session::new(&group, 1, header(8, 1, [3, 4]), TIMEOUT, None);
         (session.is_bare, session.other) = (true, Some(OtherCall { tag: 9, header: None }));
         let message = session.start_recv(1, 12).unwrap();
         session.wait(message, 1, |_| vec![1]).unwrap();
         assert_eq!(session.header_of(message), header(8, 1, [3, 4]));
+    }
+
+    #[test]
+    fn a_message_that_the_library_refuses_keeps_no_buffer() {
+        let group = group([]);
+        let in_use = || group.shared.connection().messenger.buffers.in_use();
+        let before = in_use();
+        for bytes in [8, 100_000] {
+            let mut session = Session::new(&group, 1, header(8, 1, [0; 2]), TIMEOUT, None);
+            session.send(1, REFUSED, &vec![0; bytes]).unwrap_err();
+            session.start_recv(1, REFUSED).unwrap_err();
+            drop(session);
+            assert_eq!(in_use(), before, "{bytes} bytes");
+        }
     }
 }

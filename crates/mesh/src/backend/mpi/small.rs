@@ -29,7 +29,7 @@ use super::{
     Connection,
     buffers::{HEADER_BYTES, MessageId},
     call::{BARE_TAG, MessageCall, PIECE_TAG},
-    endpoint::GroupInfo,
+    endpoint::Group,
     header::Header,
     session::{Messages, OtherCall, POLLS_PER_CLOCK_READ, Session, clock, others},
 };
@@ -53,7 +53,9 @@ type InFlight = SmallVec<[MessageId; 2 * MAX_MEMBERS]>;
 
 /// One rank's call of a small all-reduce.
 pub(super) struct SmallAllReduce<'a> {
-    pub(super) group: GroupInfo<'a>,
+    pub(super) group: &'a Group,
+    /// The number of the call.
+    pub(super) call: u64,
     pub(super) connection: MutexGuard<'a, Connection>,
     pub(super) signature: Signature,
     pub(super) header: Header,
@@ -123,7 +125,8 @@ impl<'a> SmallAllReduce<'a> {
         if messages.sent.is_empty() {
             self.prepare(data, piece_bytes, messages)?;
         }
-        let (GroupInfo { ranks, me, tag, .. }, messenger) = (self.group, &mut self.connection.messenger);
+        let Group { ref ranks, me, tag, .. } = *self.group;
+        let messenger = &mut self.connection.messenger;
         // Sends first: the other members wait for that.
         for (piece, to_all) in data.chunks(piece_bytes).zip(messages.sent.chunks_exact(ranks.len() - 1)) {
             for (member, message) in others(ranks.len(), me).zip(to_all) {
@@ -131,7 +134,7 @@ impl<'a> SmallAllReduce<'a> {
                 messenger.start_send(*message, piece.len(), ranks[member], tag + BARE_TAG)?;
             }
         }
-        messages.received.iter().try_for_each(|message| messenger.start_receive(*message))
+        messages.received.iter().try_for_each(|message| messenger.start(*message))
     }
 
     #[cold]
@@ -141,7 +144,8 @@ impl<'a> SmallAllReduce<'a> {
         piece_bytes: usize,
         SmallMessages { sent, received }: &mut SmallMessages,
     ) -> Result<(), TransportFailure> {
-        let (GroupInfo { ranks, me, tag, .. }, messenger) = (self.group, &mut self.connection.messenger);
+        let Group { ref ranks, me, tag, .. } = *self.group;
+        let messenger = &mut self.connection.messenger;
         for piece in data.chunks(piece_bytes) {
             for member in others(ranks.len(), me) {
                 sent.push(messenger.prepare_send(piece.len(), ranks[member], tag + BARE_TAG)?);
@@ -158,7 +162,8 @@ impl<'a> SmallAllReduce<'a> {
         data: &[u8],
         SmallMessages { sent, received }: &mut SmallMessages,
     ) -> Result<(), TransportFailure> {
-        let (GroupInfo { ranks, me, tag, .. }, messenger) = (self.group, &mut self.connection.messenger);
+        let Group { ref ranks, me, tag, .. } = *self.group;
+        let messenger = &mut self.connection.messenger;
         for member in others(ranks.len(), me) {
             let message = messenger.take();
             sent.push(message);
@@ -221,7 +226,7 @@ impl<'a> SmallAllReduce<'a> {
     /// Reduces a piece of all members.
     #[inline(always)]
     fn reduce(&mut self, received: &[MessageId], piece: &mut [u8]) {
-        let GroupInfo { ranks, me, .. } = self.group;
+        let Group { ref ranks, me, .. } = *self.group;
         let own = piece.as_mut_ptr();
         let mut inputs = [own.cast_const(); MAX_MEMBERS];
         for (member, message) in others(ranks.len(), me).zip(received) {
@@ -245,10 +250,11 @@ impl<'a> SmallAllReduce<'a> {
         reduced: usize,
         last: &'a mut Duration,
     ) -> Result<bool, TransportFailure> {
-        let (signature, GroupInfo { ranks, me, tag, .. }) = (self.signature, self.group);
+        let (signature, group) = (self.signature, self.group);
+        let Group { ref ranks, me, .. } = *group;
         let mut session = self.into_session(messages, reduced, last);
         session.release_sent()?;
-        let mut call = MessageCall::new(&mut session, signature, me, tag);
+        let mut call = MessageCall::new(&mut session, signature);
         let pieces = data.chunks_mut(piece_bytes).zip(messages.received.chunks_exact(ranks.len() - 1));
         for (index, (piece, received)) in pieces.enumerate().skip(reduced) {
             let mut messages = Messages::from_elem(None, ranks.len());
@@ -264,9 +270,9 @@ impl<'a> SmallAllReduce<'a> {
     /// Returns a session with the messages in flight, without those that are reduced.
     #[cold]
     fn into_session(self, messages: &SmallMessages, reduced: usize, last: &'a mut Duration) -> Session<'a> {
-        let SmallAllReduce { group, connection, header, is_bare, other, timeout, .. } = self;
-        let GroupInfo { ranks, me, .. } = group;
-        let mut session = Session::with(group, connection, header, timeout, Some(last));
+        let SmallAllReduce { group, call, connection, header, is_bare, other, timeout, .. } = self;
+        let Group { ref ranks, me, .. } = *group;
+        let mut session = Session::with(group, call, connection, header, timeout, Some(last));
         // Once a piece of all members is reduced, all have made this call.
         (session.is_bare, session.other) = (is_bare, other.filter(|_| reduced == 0));
         // Fewer if one could not be sent.

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 /// Plain stores that write fewer bytes per nanosecond are slow.
-const SLOW: u128 = 5;
-/// Messages that are written with non-temporal stores after plain ones were slow, the first and the last time in a row.
+const SLOW_BYTES_PER_NANOSECOND: u128 = 5;
+/// Messages that are written with non-temporal stores after a slow plain one. Each slow plain one in a row doubles the
+/// number, up to the maximum.
 const FIRST_RUN: u32 = 4;
 const LONGEST_RUN: u32 = 256;
 
@@ -18,6 +19,7 @@ const LONGEST_RUN: u32 = 256;
 pub(super) struct StoreChoice {
     /// Messages to write with non-temporal stores before the next with plain ones.
     nontemporal: u32,
+    /// How many there will be if the next plain one is slow.
     next_run: u32,
 }
 
@@ -37,7 +39,7 @@ impl StoreChoice {
 
     /// Tells how long plain stores took.
     pub(super) fn record_plain(&mut self, bytes: usize, time: Duration) {
-        if bytes as u128 >= SLOW * time.as_nanos() {
+        if bytes as u128 >= SLOW_BYTES_PER_NANOSECOND * time.as_nanos() {
             self.next_run = FIRST_RUN;
         } else {
             self.nontemporal = self.next_run;
@@ -86,7 +88,7 @@ mod test {
 
     const FAST: Duration = Duration::from_nanos(1000);
     const SLOWER: Duration = Duration::from_nanos(1001);
-    const BYTES: usize = 1000 * SLOW as usize;
+    const BYTES: usize = 1000 * SLOW_BYTES_PER_NANOSECOND as usize;
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(300))]

@@ -5,7 +5,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::{
-    super::session::others,
+    super::{call::piece, session::others},
     barrier::{CallDeadline, HostBarrier},
 };
 use crate::{
@@ -36,11 +36,6 @@ pub(super) struct SharedMemoryCall<'a> {
     /// All members have announced the same call.
     agreed_to_call: bool,
     nontemporal: bool,
-}
-
-/// Returns the range of one piece of `bytes`; empty past the end.
-fn piece(total: usize, bytes: usize, index: usize) -> Range<usize> {
-    (index * bytes).min(total)..((index + 1) * bytes).min(total)
 }
 
 impl<'a> SharedMemoryCall<'a> {

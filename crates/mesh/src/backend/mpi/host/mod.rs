@@ -11,7 +11,6 @@ mod segment;
 mod slots;
 
 use std::{
-    ffi::c_int,
     os::fd::{AsRawFd, OwnedFd},
     sync::{Arc, TryLockError},
     time::Duration,
@@ -25,6 +24,7 @@ pub(super) use slots::SharedSlots;
 use super::{
     Shared,
     call::PIECE_TAG,
+    endpoint::Group,
     hash,
     header::{read_words, write_words},
     notice::NoticeSender,
@@ -44,17 +44,17 @@ type HostInfo = [u64; 3 + PROCESSORS];
 /// Connects the members by shared memory. Returns `None` if they are not all on one host.
 pub(super) fn connect(
     session: &mut Session<'_>,
-    me: usize,
-    tag: c_int,
     notice_sender: &NoticeSender,
 ) -> Result<Option<SharedMemoryMember>, TransportFailure> {
-    let (members, identity, host) = (session.ranks.len(), notice_sender.identity, host());
+    let Group { ref ranks, me, identity, .. } = *session.group;
+    let (members, host) = (ranks.len(), host());
+    // Its file stays open to the end of this function: then the others have opened it.
     let mut made = None;
     if me == 0 && host != 0 && members <= slots::MAX_MEMBERS {
         made = make(members, identity);
     }
     let file = made.as_ref().map_or(0, |(_, file)| file.as_raw_fd() as u64 + 1);
-    let host_infos = exchange_words(session, me, tag, host_info(host, file))?;
+    let host_infos = exchange_words(session, host_info(host, file))?;
     let [_, process, file, ..] = host_infos[0];
     if host == 0 || file == 0 || host_infos.iter().any(|other| other[0] != host) {
         tracing::debug!("a group of {members} uses messages");
@@ -69,7 +69,7 @@ pub(super) fn connect(
         // Before the others learn that it is open: from then on they look there for this member's notice.
         notice_sender.set_slots(slots.clone());
     }
-    let opened = exchange_words(session, me, tag, [u64::from(slots.is_some())])?;
+    let opened = exchange_words(session, [u64::from(slots.is_some())])?;
     let all = opened.iter().all(|[opened]| *opened == 1);
     tracing::debug!("a group of {members} on one host uses {}", if all { "memory" } else { "messages" });
     let Some(slots) = slots.filter(|_| all) else { return Ok(None) };
@@ -123,14 +123,12 @@ fn open(process: u64, file: u64, members: usize, identity: u64) -> Option<Shared
 /// Exchanges words with every other member. Returns them by member.
 fn exchange_words<const N: usize>(
     session: &mut Session<'_>,
-    me: usize,
-    tag: c_int,
     mine: [u64; N],
 ) -> Result<Vec<[u64; N]>, TransportFailure> {
     let mut bytes = vec![0; 8 * N];
     write_words(mine, &mut bytes);
-    let messages = session.send_to_all(me, tag + PIECE_TAG, |_| &bytes)?;
-    session.wait_all(me, &messages)?;
+    let messages = session.send_to_all(session.group.tag + PIECE_TAG, |_| &bytes)?;
+    session.wait_all(&messages)?;
     let mut words = Vec::with_capacity(messages.len());
     for message in messages {
         words.push(message.map_or(mine, |message| read_words(session.data_of(message))));

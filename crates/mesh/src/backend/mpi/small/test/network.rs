@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    super::super::messenger::{ErrorCode, MessageLibrary, Request},
+    super::super::messenger::{ErrorCode, MessageLibrary, Request, RequestKind},
     Message, Random,
 };
 use crate::backend::TransportFailure;
@@ -213,41 +213,23 @@ impl Network {
 }
 
 impl MessageLibrary for Simulated {
-    unsafe fn send(
+    unsafe fn request(
         &self,
-        buffer: *const u8,
-        bytes: usize,
-        to: usize,
-        tag: c_int,
-    ) -> Result<Request, ErrorCode> {
-        Ok(self.network().send(buffer as usize, bytes, to, tag))
-    }
-    unsafe fn receive(
-        &self,
+        kind: RequestKind,
         buffer: *mut u8,
         bytes: usize,
-        from: Option<usize>,
+        peer: Option<usize>,
         tag: c_int,
     ) -> Result<Request, ErrorCode> {
-        Ok(self.network().receive(buffer as usize, bytes, from, tag))
-    }
-    unsafe fn prepare_send(
-        &self,
-        buffer: *const u8,
-        bytes: usize,
-        to: usize,
-        tag: c_int,
-    ) -> Result<Request, ErrorCode> {
-        Ok(self.network().prepare(buffer as usize, bytes, to, tag, true))
-    }
-    unsafe fn prepare_receive(
-        &self,
-        buffer: *mut u8,
-        bytes: usize,
-        from: usize,
-        tag: c_int,
-    ) -> Result<Request, ErrorCode> {
-        Ok(self.network().prepare(buffer as usize, bytes, from, tag, false))
+        let (mut network, buffer) = (self.network(), buffer as usize);
+        Ok(match (kind, peer) {
+            (RequestKind::Receive, from) => network.receive(buffer, bytes, from, tag),
+            (RequestKind::Send, Some(to)) => network.send(buffer, bytes, to, tag),
+            (kind, Some(peer)) => {
+                network.prepare(buffer, bytes, peer, tag, kind == RequestKind::PersistentSend)
+            }
+            (_, None) => panic!("{kind:?} without a rank"),
+        })
     }
     unsafe fn start(&self, request: &mut Request) -> Result<(), ErrorCode> {
         let mut network = self.network();
