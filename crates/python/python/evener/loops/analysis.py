@@ -137,7 +137,8 @@ def analyse(number: int, kind: str, loop: ast.For, scope: Scope, path_scope: ast
         finder.visit(statement)
     _other_uses(plan, body, summed)
     _shared_writes(body, assigned, targets, plan)
-    carried = exposed(body, targets) & assigned
+    handled = any(isinstance(n, ast.Try) or type(n).__name__ == "TryStar" for n in own(body))
+    carried = exposed(body, targets, inner_loops_run=not handled) & assigned
     for name in sorted(carried):
         raise Refused(
             f"reads `{name}`, which another iteration assigns", _first(body, name) or loop
@@ -148,7 +149,8 @@ def analyse(number: int, kind: str, loop: ast.For, scope: Scope, path_scope: ast
     used_later = read_later(path_to(path_scope, loop), path_scope.body)
     plan.live = sorted((stores(body) - summed) & used_later)
     plan.target_live = bool((targets - set(plan.live)) & used_later)
-    if plan.target_live and targets & set(plan.live):
+    fresh = any(isinstance(n, ast.Starred) for n in ast.walk(loop.target))
+    if plan.target_live and (fresh or targets & set(plan.live)):
         plan.live = sorted(set(plan.live) | targets)
         plan.target_live = False
     if any(isinstance(n, ast.NamedExpr) for n in everything(loop.iter)):

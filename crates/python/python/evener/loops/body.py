@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import sys
 import threading
 import types
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
@@ -202,11 +203,12 @@ class Body:
         item_state = State([("value", item, None)])
         item_before = item_state.snapshot() if paths else None
         recorder = Recorder(self.live, self.checked)
+        handled = sys.exc_info()[1]
         error = _attempt(self, loaded, recorder, index, item)
         failure = None
         if error is not None:
             _check_error(error)
-            failure = Failure(error, loaded.function.__code__)
+            failure = Failure(error, loaded.function.__code__, handled)
         recorder.verify()
         if loaded.state.snapshot() != loaded.before:
             self._loaded = None

@@ -177,7 +177,7 @@ def _augmented(node: ast.AugAssign, shared: Callable[[str], bool], summed: Calla
     name, recorded, access = inner
     again = ast.AugAssign(target=access(0, ast.Store()), op=node.op, value=value(len(recorded)))
     first = Effect("element", node, name, recorded, [placed(ast.Expr(value=access(0)), node)])
-    both = Effect("item", node, name, recorded + [node.value], [placed(again, node)])
+    both = Effect("augmented item", node, name, recorded + [node.value], [placed(again, node)])
     return [both] if quiet(node.value) else [first, both]
 
 

@@ -51,13 +51,15 @@ def _parts(error: BaseException) -> Tuple[Any, ...]:
 class Failure:
     """An exception of an iteration, in a form that pickles."""
 
-    def __init__(self, error: BaseException, body: types.CodeType) -> None:
+    def __init__(self, error: BaseException, body: types.CodeType, handled: Optional[BaseException] = None) -> None:
+        """`handled`: what was being handled when the iteration began; it is no part of the failure."""
+        self._handled = handled
         self.nodes: List[Dict[str, Any]] = []
         self._index: Dict[int, int] = {}
         self._body = body
         self._add(error)
         self.line = self.nodes[0]["line"]
-        del self._body, self._index
+        del self._body, self._index, self._handled
 
     def _add(self, error: BaseException) -> int:
         if id(error) in self._index:
@@ -71,7 +73,7 @@ class Failure:
         self.nodes.append(node)
         if error.__cause__ is not None:
             node["cause"] = self._add(error.__cause__)
-        if error.__context__ is not None:
+        if error.__context__ is not None and error.__context__ is not self._handled:
             node["context"] = self._add(error.__context__)
         made = _make(node["parts"])
         if type(made) is not type(error) or made.args != error.args or str(made) != str(error):

@@ -10,19 +10,30 @@ from .names import loads, own, stores
 Assigned = Optional[Set[str]]  # None: this point is never reached
 
 
-def exposed(statements: Sequence[ast.stmt], assigned: Set[str]) -> Set[str]:
-    """Names that may be read before these statements have assigned them."""
-    reads: Set[str] = set()
+def exposed(statements: Sequence[ast.stmt], assigned: Set[str], inner_loops_run: bool = False) -> Set[str]:
+    """Names that may be read before these statements have assigned them.
+
+    `inner_loops_run`: loops inside count as running at least once. A worker in which one does
+    not finds the name unbound and gives up, unless a handler in the body hides that.
+    """
+    reads: _Reads = _Reads()
+    reads.inner_loops_run = inner_loops_run
     _block(statements, set(assigned), reads)
-    return reads
+    return set(reads)
 
 
 def after(statements: Sequence[ast.stmt], assigned: Set[str]) -> Assigned:
     """Names that are surely assigned after these statements."""
-    return _block(statements, set(assigned), set())
+    return _block(statements, set(assigned), _Reads())
 
 
-def _block(statements: Sequence[ast.stmt], assigned: Assigned, reads: Set[str]) -> Assigned:
+class _Reads(set):
+    """The names found so far."""
+
+    inner_loops_run = False
+
+
+def _block(statements: Sequence[ast.stmt], assigned: Assigned, reads: _Reads) -> Assigned:
     for statement in statements:
         if assigned is None:
             return None
@@ -30,7 +41,7 @@ def _block(statements: Sequence[ast.stmt], assigned: Assigned, reads: Set[str]) 
     return assigned
 
 
-def _read(node: object, assigned: Set[str], reads: Set[str]) -> None:
+def _read(node: object, assigned: Set[str], reads: _Reads) -> None:
     if isinstance(node, (ast.AST, list)):
         reads |= loads(node) - assigned
 
@@ -41,21 +52,21 @@ def _meet(one: Assigned, other: Assigned) -> Assigned:
     return one if other is None else one & other
 
 
-def _statement(node: ast.stmt, assigned: Set[str], reads: Set[str]) -> Assigned:
+def _statement(node: ast.stmt, assigned: Set[str], reads: _Reads) -> Assigned:
     if isinstance(node, ast.If):
         _read(node.test, assigned, reads)
         return _meet(_block(node.body, set(assigned), reads), _block(node.orelse, set(assigned), reads))
     if isinstance(node, (ast.For, ast.AsyncFor)):
         _read(node.iter, assigned, reads)
         _read(node.target, assigned, reads)
-        _block(node.body, assigned | stores(node.target), reads)
+        done = _block(node.body, assigned | stores(node.target), reads)
         _block(node.orelse, set(assigned), reads)
-        return assigned
+        return assigned | stores(node.target) | (done or set()) if reads.inner_loops_run else assigned
     if isinstance(node, ast.While):
         _read(node.test, assigned, reads)
-        _block(node.body, set(assigned), reads)
+        done = _block(node.body, set(assigned), reads)
         _block(node.orelse, set(assigned), reads)
-        return assigned
+        return assigned | (done or set()) if reads.inner_loops_run else assigned
     if isinstance(node, (ast.With, ast.AsyncWith)):
         for item in node.items:
             _read(item.context_expr, assigned, reads)
@@ -82,7 +93,7 @@ def _statement(node: ast.stmt, assigned: Set[str], reads: Set[str]) -> Assigned:
     return assigned | bound
 
 
-def _try(node: ast.Try, assigned: Set[str], reads: Set[str]) -> Assigned:
+def _try(node: ast.Try, assigned: Set[str], reads: _Reads) -> Assigned:
     done = _block(node.body, set(assigned), reads)
     if done is not None:
         done = _block(node.orelse, done, reads)
@@ -101,7 +112,7 @@ def _try(node: ast.Try, assigned: Set[str], reads: Set[str]) -> Assigned:
     return done | (ended - assigned)
 
 
-def _match(node: ast.stmt, assigned: Set[str], reads: Set[str]) -> Assigned:
+def _match(node: ast.stmt, assigned: Set[str], reads: _Reads) -> Assigned:
     _read(node.subject, assigned, reads)
     done: Assigned = set(assigned)
     for case in node.cases:

@@ -100,7 +100,7 @@ _RECEIVERS = {
     "append": _SEQUENCES | _ARRAYS, "appendleft": _SEQUENCES, "extend": _SEQUENCES, "insert": _SEQUENCES,
     "add": {("builtins", "set")}, "discard": {("builtins", "set")},
     "update": _MAPPINGS | {("builtins", "set")},
-    "item": _SEQUENCES | _MAPPINGS | _ARRAYS, "element": _SEQUENCES | _MAPPINGS,
+    "item": _SEQUENCES | _MAPPINGS | _ARRAYS, "augmented item": _SEQUENCES | _MAPPINGS | _ARRAYS, "element": _SEQUENCES | _MAPPINGS,
     "augment": _NUMBERS | _SEQUENCES | _MAPPINGS | _ARRAYS | {("builtins", "set")},
 }
 
@@ -114,7 +114,7 @@ def _receiver_fits(kind: str, value: Any) -> bool:
     if kind == "augment" and named[0] == "numpy" and hasattr(value, "dtype"):
         return not value.dtype.hasobject
     if named == ("numpy", "ndarray") and value.dtype.hasobject:
-        return kind == "item"
+        return kind == "item"  # the elements of an augmented one could be anything
     return named in _RECEIVERS[kind]
 
 
@@ -221,9 +221,17 @@ class Run:
         """Runs one iteration at home between two looks at what it could change, then shares."""
         self.stage = "before"
         self.wants = True
+        item = State([("value", peeked, None)])
+        try:
+            before = None if type(peeked) in ATOMS else item.snapshot()
+        except Exception as error:  # noqa: BLE001: what cannot be pickled stays at home
+            before = None
+            self._refuse(f"an item cannot be sent ({type(error).__name__}: {error})")
         yield self._chunk(peeked, 1)
         if self.streams is None:
             self.index += 1
+        if before is not None and not self.refused and item.snapshot() != before:
+            self._refuse("an iteration changes its item")
         if self.refused:
             self.wants = False
             return
@@ -489,7 +497,7 @@ class Prepared:
 
     def _forbidden(self) -> Dict[int, str]:
         found: Dict[int, str] = {}
-        deep = {e.receiver for e in self.run.loop.plan.effects if e.kind in ("element", "item") and e.receiver}
+        deep = {e.receiver for e in self.run.loop.plan.effects if e.kind in ("element", "augmented item") and e.receiver}
         for name, value in self.receivers.items():
             if type(value) in ATOMS:
                 continue

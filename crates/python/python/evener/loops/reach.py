@@ -235,6 +235,10 @@ def _builds_sets(code: types.CodeType) -> bool:
 def complaint(reach: Reach) -> Optional[str]:
     """Why the helper functions of a body could behave differently in another process."""
     for function in reach.functions[1:]:
+        code = function.__code__
+        # Methods that a library made (`dataclass`), and hashes, which only sets could show.
+        if code.co_filename.startswith("<string>") or not _user_file(code.co_filename) or code.co_name == "__hash__":
+            continue
         sets = frozenset(
             n for n in code_names(function.__code__)
             if isinstance(function.__globals__.get(n), (set, frozenset)) and not stable_set(function.__globals__[n])
