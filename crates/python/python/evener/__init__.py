@@ -1,0 +1,49 @@
+"""Evener: spreads loops over the cores, GPUs and machines there are, and returns what the plain loop would have returned."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any, List
+
+#: Where each public name is. They are imported when they are first used, so that worker processes start fast.
+_HOMES = {
+    "map": "mapping",
+    "put": "_schedule.kept_values",
+    "Pool": "pool",
+    "shut_down": "_schedule.default",
+    "device": "devices",
+    "devices": "devices",
+    "last_run": "report",
+    "LastRun": "report",
+    "NotLoadable": "errors",
+    "PicklingError": "errors",
+    "RemoteError": "errors",
+    "WorkerDied": "errors",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError("module 'evener' has no attribute %r" % name)
+    module = importlib.import_module("." + home, __name__)
+    value = getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> List[str]:
+    return sorted(set(globals()) | set(_HOMES))
+
+
+if TYPE_CHECKING:
+    from ._schedule.default import shut_down
+    from ._schedule.kept_values import put
+    from .devices import device, devices
+    from .errors import NotLoadable, PicklingError, RemoteError, WorkerDied
+    from .mapping import map
+    from .pool import Pool
+    from .report import LastRun, last_run

@@ -1,0 +1,9 @@
+"""What runs in a worker process.
+
+Starting workers is part of a call's time, so nothing here imports more than a handful of small modules.
+"""
+
+#: Whether this process is a worker.
+is_worker = False
+#: The name of the worker's device, as PyTorch and others name it.
+device = "cpu"
