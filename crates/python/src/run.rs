@@ -53,14 +53,14 @@ const LONGEST_WAIT: f64 = 3600.0;
 #[pymethods]
 impl Run {
     /// Creates a run over this many items, or one to which items are added until it is closed, with `lanes` workers.
-    /// `seconds_per_item` is the expected time of an item, if it is known.
+    /// `seconds_per_item` is the expected time of an item, if it is known. A run without end should keep no trace.
     #[new]
-    #[pyo3(signature = (lanes, items=None, seconds_per_item=None, most=None))]
+    #[pyo3(signature = (lanes, items=None, seconds_per_item=None, keeps_trace=true))]
     fn new(
         lanes: usize,
         items: Option<u64>,
         seconds_per_item: Option<f64>,
-        most: Option<u64>,
+        keeps_trace: bool,
     ) -> PyResult<Run> {
         if lanes == 0 {
             return Err(PyValueError::new_err("a run needs at least one worker"));
@@ -70,7 +70,7 @@ impl Run {
             .map(|seconds_per_item| Expected { seconds_per_item, overhead_seconds: None, largest: 1.0 });
         let spec = LaneSpec {
             depth: 1,
-            max_items: Some(most.unwrap_or(MAX_DIVISIBLE_ITEMS).clamp(1, MAX_DIVISIBLE_ITEMS)),
+            max_items: Some(MAX_DIVISIBLE_ITEMS),
             may_hang: false,
             divisible: true,
             expected,
@@ -91,7 +91,7 @@ impl Run {
         let none = || LaneRecord { claims: None, chunk: None };
         Ok(Run {
             run,
-            recorder: Recorder::new(lanes, true),
+            recorder: Recorder::new(lanes, keeps_trace),
             start: Instant::now(),
             items: items.unwrap_or(0),
             lanes: std::iter::repeat_with(none).take(lanes).collect(),

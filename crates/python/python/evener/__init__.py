@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-from typing import TYPE_CHECKING, Any, List
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List
 
 #: Where each public name is. They are imported when they are first used, so that worker processes start fast.
 _HOMES = {
@@ -29,6 +31,8 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError("module 'evener' has no attribute %r" % name)
+    import importlib
+
     module = importlib.import_module("." + home, __name__)
     value = getattr(module, name)
     globals()[name] = value
@@ -47,3 +51,9 @@ if TYPE_CHECKING:
     from .mapping import map
     from .pool import Pool
     from .report import LastRun, last_run
+
+
+if not hasattr(sys, "_evener_worker"):
+    from . import _joblib_import
+
+    _joblib_import.register_now_or_later()

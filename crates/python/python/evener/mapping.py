@@ -42,7 +42,7 @@ def map(
         progress=progress,
         home=home,
         label=name_of(function),
-        cost_key=cost_key(function),
+        cost_key=lambda: cost_key(function),
         style="item" if len(iterables) == 1 else "items",
     )
     items = iterables[0] if len(iterables) == 1 else zip(*iterables)

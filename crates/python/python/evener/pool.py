@@ -54,6 +54,16 @@ class Pool(Executor):
         """The number of workers."""
         return len(self._driver.lanes)
 
+    @property
+    def is_shut_down(self) -> bool:
+        """Whether it takes no more calls."""
+        return self._is_shut_down or self._driver.is_stopping
+
+    def cancel(self, futures: Sequence["Future[Any]"]) -> None:
+        """Cancels futures: those that run too, whose workers are ended and started anew."""
+        if self._job is not None:
+            self._job.cancel(futures)
+
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
         """Runs a function by a worker. Returns its future."""
         future: "Future[Any]" = Future()
@@ -148,6 +158,17 @@ class CallsJob(Job):
             for future, _ in list(self._calls.values()):
                 future.cancel()
 
+    def cancel(self, futures: Sequence["Future[Any]"]) -> None:
+        """Cancels futures: the workers of those that run are killed."""
+        from concurrent.futures import CancelledError
+
+        with self.driver.lock:
+            wanted = set(futures)
+            for index, (future, _) in list(self._calls.items()):
+                if future in wanted and not future.cancel():
+                    self.driver.kill_worker_of(self, index)
+                    self.settle(index, CancelledError())
+
     def close_when_done(self, at_end: Callable[[], None]) -> None:
         """Accepts no more calls, and calls `at_end` after the last one, in the driver's thread."""
         with self.driver.lock:
@@ -212,7 +233,9 @@ def _run_here(future: "Future[Any]", fn: Any, args: Any, kwargs: Any) -> None:
     """Runs a call in this process, which is a worker itself."""
     import logging
 
-    logging.getLogger("evener").info("%s: this process is a worker, so the call runs here", name_of(fn))
+    from ._worker.main import log_at_home
+
+    log_at_home(logging.INFO, "%s: submitted in a worker, so it runs there" % name_of(fn))
     future.set_running_or_notify_cancel()
     try:
         result = fn(*args, **kwargs)

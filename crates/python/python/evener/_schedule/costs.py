@@ -20,7 +20,6 @@ _USUAL_START = 0.15
 
 _lock = threading.Lock()
 _known: Optional[Dict[str, Any]] = None
-_process = 0
 _is_changed = False
 
 
@@ -98,6 +97,12 @@ def learn(key: str, each: float, sending: float) -> None:
         while len(items) > _MOST:
             del items[next(iter(items))]
         _is_changed = True
+
+
+def forget_lock() -> None:
+    """Makes a new lock, in a forked process: another thread may have held the old one."""
+    global _lock
+    _lock = threading.Lock()
 
 
 def save() -> None:

@@ -6,8 +6,9 @@ import atexit
 import os
 import threading
 import weakref
-from typing import List, Optional, Set
+from typing import List, Optional
 
+from . import costs
 from .cores import usable_cores
 from .driver import Driver, Lane
 
@@ -67,6 +68,7 @@ def _after_fork_in_child() -> None:
     global _driver, _lock, _all, _cores
     drivers, _all = list(_all), weakref.WeakSet()
     _lock, _driver, _cores = threading.Lock(), None, None
+    costs.forget_lock()
     for driver in drivers:
         try:
             driver.forget_in_child()

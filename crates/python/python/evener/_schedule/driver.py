@@ -123,6 +123,13 @@ class Driver:
                         worker.kill("cancelled")
         self.wake()
 
+    def kill_worker_of(self, job: Job, index: int) -> None:
+        """Kills the worker that runs an item."""
+        for lane in self.lanes:
+            worker = lane.worker
+            if worker is not None and worker.job is job and worker.chunk[0] + worker.claims.current() == index:
+                worker.kill("cancelled")
+
     def wake(self) -> None:
         """Wakes the driver's thread."""
         if not self._is_awake:
@@ -230,12 +237,13 @@ class Driver:
                 soonest = min(soonest, now + self._give_work(worker))
                 if worker.job is None:
                     ends = worker.idle_since + IDLE_SECONDS
-                    if ends <= now and not self._jobs:
+                    if ends <= now:
                         worker.send(frames.EXIT, 0)
                         worker.ready = False
                         worker.killed_for = "idle"
                     else:
                         soonest = min(soonest, max(ends, now + 1.0))
+        self._warm_up = 0
         return max(0.0, soonest - time.monotonic())
 
     def _is_wanted(self, index: int) -> bool:
@@ -243,8 +251,14 @@ class Driver:
             return False
         if index < self._warm_up:
             return True
-        jobs = (job for job in self._jobs if index < job.lanes and not job.is_paused)
-        return any(job.run.state(index) != "retired" and not job.run.is_drained for job in jobs)
+        for job in self._jobs:
+            if index >= job.lanes or job.is_paused or job.run.is_drained or job.run.state(index) == "retired":
+                continue
+            # No more workers than there are items for.
+            present = sum(lane.worker is not None for lane in self.lanes[: job.lanes])
+            if present < job.run.items - job.run.done:
+                return True
+        return False
 
     def _start(self, index: int) -> None:
         lane = self.lanes[index]
@@ -263,7 +277,6 @@ class Driver:
     def _start_failed(self, index: int, how: str) -> None:
         lane = self.lanes[index]
         lane.failed_starts += 1
-        self._warm_up = min(self._warm_up, index)
         if lane.failed_starts < MOST_FAILED_STARTS:
             return
         for job in list(self._jobs):

@@ -58,7 +58,7 @@ class Job:
         self.number = driver.new_number()
         what = "the function of %s" % options.label
         self.blob = FunctionBlob(function, what, options.style, options.retries == 0)
-        self.run = Run(lanes, items, seconds)
+        self.run = Run(lanes, items, seconds, options.style != "call")
         #: Number of workers that run a chunk of it.
         self.busy = 0
         #: How often an item's worker has died, and the items whose results are known without a worker.
@@ -118,12 +118,13 @@ class Job:
 
     def results(self, first: int, entries: List[Any], buffers: Sequence[memoryview]) -> None:
         """Delivers the results of a worker, without those of items that were skipped."""
-        if not any(type(entry) is tuple and entry[0] == SKIPPED for entry in entries):
+        if tuple not in set(map(type, entries)) or not any(
+            type(entry) is tuple and entry[0] == SKIPPED for entry in entries
+        ):
             if entries:
                 self.deliver(first, entries, buffers)
             return
         begin, used = 0, 0
-        position = 0
         for position, entry in enumerate(entries + [(SKIPPED,)]):
             if type(entry) is tuple and entry[0] == SKIPPED:
                 part = entries[begin:position]
@@ -147,6 +148,8 @@ class Job:
             # It died before its first item: most likely while it loaded the function.
             begun, current = range(worker.delivered, worker.delivered + 1), worker.delivered
         culprit = max(current, worker.delivered)
+        if worker.killed_for == "cancelled":
+            return
         self._deaths[culprit] = deaths = self._deaths.get(culprit, 0) + 1
         if deaths <= self.options.retries:
             return

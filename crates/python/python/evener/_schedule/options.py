@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 
-@dataclass(frozen=True)
+@dataclass
 class Options:
     """How a run is done. The defaults are those of `evener.map`."""
 
@@ -20,8 +20,8 @@ class Options:
     progress: Union[bool, Any, None] = None
     #: The run's name in the progress bar, the report and the log.
     label: str = "run"
-    #: What learned costs are kept under. Without it, nothing is learned.
-    cost_key: Optional[str] = None
+    #: What learned costs are kept under, or a function that says so. Without it, nothing is learned.
+    cost_key: Union[str, Callable[[], Optional[str]], None] = None
     #: Maximum number of items that the caller's process runs before workers are used: `None` for as many as it takes to know
     #: whether workers pay, and 0 to use workers in any case.
     home: Optional[int] = None

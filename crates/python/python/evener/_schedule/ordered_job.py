@@ -9,7 +9,8 @@ import time
 from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Optional, Sequence
 
 from .._worker.main import STYLES
-from .._worker.values import ATOMS, ERROR
+from .._worker.values import ERROR
+from ..progress import INTERVAL
 from .job import _STYLES, Job, buffers_of, value_of
 from .options import Options
 
@@ -35,12 +36,14 @@ AT_HOME = 3
 class Block:
     """Results of consecutive items."""
 
-    __slots__ = ("entries", "buffers", "bytes")
+    __slots__ = ("entries", "buffers", "bytes", "is_plain")
 
     def __init__(self, entries: List[Any], buffers: Sequence[memoryview]) -> None:
         self.entries = entries
         self.buffers = buffers
         self.bytes = sum(part.nbytes for part in buffers)
+        #: Whether the entries are the values.
+        self.is_plain = tuple not in set(map(type, entries))
 
 
 class OrderedJob(Job):
@@ -70,6 +73,8 @@ class OrderedJob(Job):
         self._waiting_bytes = 0
         self._is_waiting = False
         self._failure: Optional[BaseException] = None
+        #: The progress bar, if anybody sees it.
+        self.bar: Any = None
         #: When the caller stops waiting, by the monotonic clock.
         self.deadline: Optional[float] = None
         #: The first item that has failed: none after it is needed.
@@ -101,10 +106,11 @@ class OrderedJob(Job):
         if self._items is None:
             for index in range(first, first + len(entries)):
                 self._window.pop(index, None)
-        for index, entry in enumerate(entries):
-            if type(entry) is tuple and entry[0] == ERROR:
-                self._error_at = min(first + index, first + index if self._error_at is None else self._error_at)
-                break
+        if not block.is_plain:
+            for index, entry in enumerate(entries, first):
+                if type(entry) is tuple and entry[0] == ERROR:
+                    self._error_at = index if self._error_at is None else min(index, self._error_at)
+                    break
         if self._is_waiting and self._position in self._blocks:
             self._changed.notify()
 
@@ -136,9 +142,11 @@ class OrderedJob(Job):
         try:
             while True:
                 block = self._next_block()
+                if self.bar is not None:
+                    self.bar.update(self.first + self.run.done)
                 if block is None:
                     return
-                if not block.buffers and ATOMS.issuperset(map(type, block.entries)):
+                if block.is_plain:
                     yield block.entries
                 else:
                     yield self._values(block, self.first + self._position - len(block.entries))
@@ -148,6 +156,8 @@ class OrderedJob(Job):
             kill = True
             raise
         finally:
+            if self.bar is not None:
+                self.bar.close(self.first + self.run.done)
             if not self.is_over:
                 self.driver.stop(self, kill)
 
@@ -202,6 +212,9 @@ class OrderedJob(Job):
                     left = None if self.deadline is None else self.deadline - time.monotonic()
                     if left is not None and left <= 0:
                         raise TimeoutError("%s: a result was not there in time" % self.options.label)
+                    if self.bar is not None:
+                        self.bar.update(self.first + self.run.done)
+                        left = INTERVAL if left is None else min(left, INTERVAL)
                     self._changed.wait(left)
                 finally:
                     self._is_waiting = False

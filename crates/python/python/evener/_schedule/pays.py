@@ -28,12 +28,18 @@ class Estimate:
     def __init__(self, options: Options, where: Optional[Driver], length: Optional[int]) -> None:
         self._options = options
         self._where = where
-        self._length = length
+        #: The number of items, if it is known.
+        self.length = length
         #: Seconds per item at home, once known.
         self.seconds_per_item: Optional[float] = None
         #: Seconds that sending an item and its result takes this process and a worker together, once known.
         self._sending: Optional[float] = None
         self._is_starting = False
+        self._recent = 0.0
+
+    def _key(self) -> Optional[str]:
+        key = self._options.cost_key
+        return key() if callable(key) else key
 
     def driver(self) -> Driver:
         """The driver of the workers."""
@@ -48,24 +54,26 @@ class Estimate:
 
     def pays_from_the_start(self) -> bool:
         """Whether workers pay before anything is measured, by what earlier runs have shown."""
-        key = self._options.cost_key
-        if key is None or self._length is None or not costs.is_loaded():
+        if self.length is None or not costs.is_loaded():
             return False
-        known = costs.of(key)
+        key = self._key()
+        known = costs.of(key) if key is not None else None
         if known is None:
             return False
         self.seconds_per_item, self._sending = known
-        return self._saves(self._length, start=True)
+        return self._saves(self.length, start=True)
 
-    def pays(self, took: float, done: int, seconds: float, item: Any, result: Any) -> bool:
+    def pays(self, took: float, done: int, item: Any, result: Any) -> bool:
         """Whether workers pay for the items after the first `done`, of which the last one took `took` seconds here."""
         # Of an iterator, as much as is done may be left.
-        left = done if self._length is None else self._length - done
-        mean = seconds / done
-        if left * (mean if mean > took else took) < SHORT:
+        left = done if self.length is None else self.length - done
+        # Later items count more: they may be of another kind than the first.
+        recent = took if done == 1 else 0.7 * self._recent + 0.3 * took
+        self._recent = recent
+        if left * recent < SHORT:
             return False
-        self.seconds_per_item = mean
-        if left < 1 or not self._could_save(left, mean):
+        self.seconds_per_item = recent
+        if left < 1 or not self._could_save(left, recent):
             return False
         if self._sending is None:
             self._sending = _sending_seconds(item, result[0])
@@ -103,7 +111,7 @@ class Estimate:
         driver = job.driver
         if driver.start_seconds is not None:
             costs.learn_start(driver.start_seconds)
-        key = self._options.cost_key
+        key = self._key()
         each = home_seconds / home_items if home_items else job.run.seconds_per_item
         if key is not None and each is not None:
             costs.learn(key, each, self._sending or 0.0)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _CLAIMS_BYTES = 4096
 _PROGRAM = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); from evener._worker.main import main; "
+    "import sys; sys._evener_worker = True; sys.path.insert(0, sys.argv.pop(1)); from evener._worker.main import main; "
     "main(*map(int, (sys.argv.pop(1), sys.argv.pop(1), sys.argv.pop(1))))"
 )
 

@@ -3,7 +3,9 @@
 Starting workers is part of a call's time, so nothing here imports more than a handful of small modules.
 """
 
-#: Whether this process is a worker.
-is_worker = False
+import sys
+
+#: Whether this process is a worker. The command that starts one says so.
+is_worker: bool = getattr(sys, "_evener_worker", False)
 #: The name of the worker's device, as PyTorch and others name it.
 device = "cpu"

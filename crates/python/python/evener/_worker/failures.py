@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Tuple
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Tuple
 
-#: File, line and name of each frame, from the outermost to the one that raised.
-Frames = List[Tuple[str, int, str]]
+    #: File, line and name of each frame, from the outermost to the one that raised.
+    Frames = List[Tuple[str, int, str]]
+
+
 
 
 class RemoteError(RuntimeError):
@@ -39,11 +43,17 @@ def pack(error: BaseException, skip: int, dumps: Callable[[Any], bytes], loads: 
         packed.append(None)
         cause, context = add(error.__cause__, 0), add(error.__context__, 0)
         frames = frames_of(error.__traceback__, skip)
-        packed[number] = (_data_of(error, dumps, loads), frames, cause, context, error.__suppress_context__)
+        data, notes = _data_of(error, dumps, loads), _notes_of(error)
+        packed[number] = (data, frames, cause, context, error.__suppress_context__, notes)
         return number
 
     add(error, skip)
     return packed
+
+
+def _notes_of(error: BaseException) -> List[str]:
+    notes = getattr(error, "__notes__", None)
+    return [note for note in notes if isinstance(note, str)] if isinstance(notes, list) else []
 
 
 def _data_of(error: BaseException, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any]) -> bytes:
@@ -67,13 +77,16 @@ def _data_of(error: BaseException, dumps: Callable[[Any], bytes], loads: Callabl
 def unpack(packed: Any, loads: Callable[[bytes], Any]) -> BaseException:
     """Makes the exception again, with its remote frames as its traceback."""
     errors: List[BaseException] = []
-    for data, _, _, _, _ in packed:
+    for data, *_ in packed:
         try:
             error = loads(data)
         except Exception as problem:
             error = RemoteError("an exception of a worker cannot be made again here: %s" % problem)
         errors.append(error)
-    for error, (_, frames, cause, context, suppress) in zip(errors, packed):
+    for error, (_, frames, cause, context, suppress, notes) in zip(errors, packed):
+        if notes:
+            # Not every exception takes them along when it is pickled.
+            error.__notes__ = notes  # type: ignore[attr-defined]
         error.__cause__ = None if cause is None else errors[cause]
         error.__context__ = None if context is None else errors[context]
         error.__suppress_context__ = suppress
@@ -89,14 +102,12 @@ def _traceback_of(frames: Frames) -> Any:
     traceback = None
     for filename, line, name in reversed(frames):
         code = compile("raise RuntimeError", filename, "exec").replace(co_name=name, co_firstlineno=line)
-        if sys.version_info >= (3, 11):
-            # Without columns: those are the stub's.
-            code = code.replace(co_qualname=name, co_linetable=b"")
         try:
             exec(code, {"__name__": name})
         except RuntimeError:
             stub = sys.exc_info()[2]
             frame = stub.tb_next if stub is not None else None
             if frame is not None:
-                traceback = types.TracebackType(traceback, frame.tb_frame, frame.tb_lasti, line)
+                # No instruction, so no columns are shown: those would be the stub's.
+                traceback = types.TracebackType(traceback, frame.tb_frame, -1, line)
     return traceback

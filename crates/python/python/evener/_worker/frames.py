@@ -5,9 +5,12 @@ from __future__ import annotations
 import _socket
 import os
 import struct
-from typing import Any, List, Optional, Sequence, Tuple
 
 from .shared_files import map_parts, write_parts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, Optional, Sequence, Tuple
 
 # From the driver to a worker.
 START, FUNCTION, CHUNK, FORGET, VALUE, EXIT = range(6)

@@ -7,13 +7,16 @@ import _socket
 import os
 import sys
 from time import perf_counter
-from typing import Any, Callable, Dict, List, Optional
 
 import evener._worker as worker_state
 from evener._evener import Claims, end_with_parent
 
 from . import frames
 from .values import ATOMS, ERROR, SKIPPED, VALUE, pickle_value, plain_dumps, unpickle_value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional
 
 #: Results are sent after this many seconds at the latest, and when they have this many bytes.
 SEND_AFTER = 0.005
@@ -290,22 +293,10 @@ def pack_error(error: BaseException, skip: int) -> bytes:
     return _pickle.dumps(pack(error, skip, dumps_whole, _pickle.loads), 5)
 
 
-class LogHandler:
-    """Sends what this package logs in the worker to the driver, which logs it at home."""
-
-    level = 0
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-
-    def handle(self, record: Any) -> None:
-        """Sends a record."""
-        try:
-            body = _pickle.dumps((record.name, record.levelno, record.getMessage()), 5)
-            self._worker.send(frames.LOG, 0, body)
-        except Exception:
-            # What is logged must not change what is computed.
-            pass
+def log_at_home(level: int, message: str) -> None:
+    """Logs a message of this package in the process that drives this worker."""
+    if this is not None:
+        this.send(frames.LOG, 0, _pickle.dumps(("evener", level, message), 5))
 
 
 #: This process as a worker, if it is one.
@@ -326,7 +317,6 @@ def main(socket: int, claims: int, parent: int) -> None:
     """Serves the process at the other end of a socket."""
     global this
     end_with_parent(socket, parent)
-    worker_state.is_worker = True
     # Standard input is not the worker's, and child processes need none of these.
     os.set_inheritable(socket, False)
     this = Worker(_socket.socket(fileno=socket), Claims(claims))

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import mmap
 import os
-from typing import Any, List, Sequence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, Sequence
 
 #: Buffers begin at multiples of this many bytes, as vector instructions like them.
 ALIGNMENT = 64

@@ -8,7 +8,10 @@ not show. Large buffers stay out of the pickle and travel in shared memory.
 from __future__ import annotations
 
 import _pickle
-from typing import Any, Callable, List, Sequence, Tuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, List, Sequence, Tuple
 
 #: Types whose values can be pickled together with others: they are immutable, and refer to nothing else.
 ATOMS = frozenset({int, float, complex, str, bytes, bool, type(None)})
