@@ -58,13 +58,13 @@ def _ordered() -> Any:
 
 def _options(settings: Settings, label: str, key: str) -> Any:
     try:
-        from ._schedule.ordered import Options
+        from ._schedule.options import Options
     except ImportError:
         return settings
     known = {f for f in getattr(Options, "__dataclass_fields__", {})}
     given = {
         "workers": settings.workers, "retries": settings.retries, "timeout": settings.timeout,
-        "progress": settings.progress, "label": label, "cost_key": key, "home": 0,
+        "progress": settings.progress, "label": label, "cost_key": key,
     }
     return Options(**{k: v for k, v in given.items() if k in known and v is not None})
 
@@ -270,3 +270,13 @@ def parallel(function: Optional[Callable[..., Any]] = None, **settings: Any) -> 
     if not isinstance(function, types.FunctionType):
         raise TypeError(f"evener.parallel decorates functions, not {type(function).__name__}")
     return Parallel(function, chosen)
+
+
+class _Callable(types.ModuleType):
+    """Lets `evener.parallel` decorate, too, where importing this module has put it in place of the function."""
+
+    def __call__(self, function: Optional[Callable[..., Any]] = None, **settings: Any) -> Any:
+        return parallel(function, **settings)
+
+
+sys.modules[__name__].__class__ = _Callable
