@@ -18,6 +18,7 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Set, Tu
 from .. import randomness
 from . import observe
 from .body import FULL, INSIDE, REFUSED, SIMPLE, Body
+from .analysis import CALM
 from .capture import ATOMS, SESSION, Capture, Loader, Packed, Path, State, paths_of, visited, walk
 from .failure import without_own_frames
 from .reach import Reach, complaint, set_order, stable_set
@@ -42,8 +43,8 @@ class Policy:
     randomness: str = "streams"
     external: str = "refuse"
     strict: bool = False
-    least_iteration: float = 50e-6
-    least_total: float = 10e-3
+    least_iteration: float = 200e-6
+    least_total: float = 20e-3
     prepare: Optional[Callable[[Any], bool]] = None
 
 
@@ -61,6 +62,11 @@ class Loops:
     def begin(self, number: int, iterable: Any) -> "Run":
         held = sys.getrefcount(iterable) > _HELD
         return Run(self, self.loops[number], iterable, held)
+
+    def calm(self, loop: Loop) -> bool:
+        """Whether a body surely draws no random numbers."""
+        scope = self.function.__globals__
+        return loop.plan.calm and not any(n in scope for n in CALM.intersection(loop.code.co_names))
 
     def say(self, loop: Loop, sentence: str) -> None:
         """Logs, once, why a loop is not shared; raises with `strict`."""
@@ -145,7 +151,7 @@ class Run:
     def __iter__(self) -> Iterator[Any]:
         policy, plan = self.policy, self.loop.plan
         share = policy.share and policy.ordered is not None and not INSIDE.active and not plan.draws_only
-        random = policy.randomness == "streams" and not plan.calm and not plan.draws_only and not plan.inner
+        random = policy.randomness == "streams" and not self.loops.calm(self.loop) and not plan.draws_only and not plan.inner
         if not share and not random:
             yield self.source
             return
@@ -155,7 +161,9 @@ class Run:
             return
         if random:
             self.wants = True
+        self.clock = started
         yield iter((peeked,))
+        self.pace = time.perf_counter() - self.clock
         self.index = 1
         self.wants = False
         if self.watch is not None:
@@ -167,7 +175,6 @@ class Run:
             yield self.source
             return
         size = 1
-        self.pace = time.perf_counter() - started
         while True:
             peeked = next(self.source, _END)
             if peeked is _END:
@@ -175,7 +182,6 @@ class Run:
             if share and not self.refused and self._pays():
                 yield from self._observe(peeked)
                 continue
-            limit = size
             before = time.perf_counter()
             start = self.index
             yield self._chunk(peeked, size if share and not self.refused else None)
@@ -185,7 +191,6 @@ class Run:
                 self.index += size
             self.pace = spent / max(done, 1)
             size = min(size * 2, max(1, int(0.1 / max(self.pace, 1e-9))))
-            del limit
         self._finish(time.perf_counter() - started)
 
     def _chunk(self, first: Any, size: Optional[int]) -> Iterator[Any]:
@@ -210,6 +215,9 @@ class Run:
         policy = self.policy
         if policy.forced:
             return True
+        if self.index < 2 and self.pace < 10e-3:
+            # The first iteration also pays for caches and imports: wait for a second one.
+            return False
         if self.pace < policy.least_iteration:
             return False
         left = None if self.hint is None else self.hint - self.index
@@ -275,6 +283,7 @@ class Run:
                 s for s in randomness.captured_sources(names) if not s.name[1].startswith("global ")
             ]
             self.watch = randomness.Watch(sources)
+            self.clock = time.perf_counter()
             return
         try:
             if self.stage == "before":
