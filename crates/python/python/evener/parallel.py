@@ -221,31 +221,31 @@ def _within(finding: Finding, findings: List[Finding]) -> bool:
     return False
 
 
-def _merged(traceback: Optional[types.TracebackType]) -> Optional[types.TracebackType]:
-    """Joins the frame of a rewritten comprehension with its function's.
+COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>")
 
-    From Python 3.12 comprehensions run in the frame of their function.
+
+def _merged(traceback: Optional[types.TracebackType]) -> Optional[types.TracebackType]:
+    """Drops the frame of a rewritten comprehension where the plain function has none.
+
+    From Python 3.12 comprehensions run in the frame of their function. Before, the plain
+    iterations of a rewritten one run in a comprehension inside it.
     """
-    if sys.version_info < (3, 12):
-        return traceback
-    entries = []
-    at = traceback
-    while at is not None:
-        entries.append(at)
-        at = at.tb_next
-    if not any(e.tb_frame.f_code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>") for e in entries):
-        return traceback
+    entries: List[Any] = []
+    while traceback is not None:
+        entries.append((traceback.tb_frame, traceback.tb_lasti, traceback.tb_lineno))
+        traceback = traceback.tb_next
     kept: List[Any] = []
-    for entry in entries:
-        code = entry.tb_frame.f_code
-        ours = code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>") and LOOPS in code.co_freevars
-        if ours:
-            while kept and kept[-1][0].f_globals.get("__name__", "").startswith("evener."):
-                kept.pop()
-            if kept and LOOPS not in () and kept[-1][0].f_code.co_filename == code.co_filename:
-                kept[-1] = (kept[-1][0], -1, entry.tb_lineno)
+    for position, entry in enumerate(entries):
+        code = entry[0].f_code
+        if code.co_name in COMPREHENSIONS and LOOPS in code.co_freevars:
+            below = entries[position + 1][0].f_code if position + 1 < len(entries) else None
+            if sys.version_info >= (3, 12):
+                if kept and kept[-1][0].f_code.co_filename == code.co_filename:
+                    kept[-1] = (kept[-1][0], -1, entry[2])
+                    continue
+            elif below is not None and below in code.co_consts and below.co_name == code.co_name:
                 continue
-        kept.append((entry.tb_frame, entry.tb_lasti, entry.tb_lineno))
+        kept.append(entry)
     made: Optional[types.TracebackType] = None
     for frame, instruction, line in reversed(kept):
         made = types.TracebackType(made, frame, instruction, line)

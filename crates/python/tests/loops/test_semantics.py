@@ -860,6 +860,28 @@ def test_iterators_that_are_used_again():
     compare(g, [1, 2, 3, 4, 5], parallel=False)
 
 
+def test_comprehensions_over_iterators_that_are_used_again():
+    def listed(it, bad):
+        return [fails_at(x, bad) for x in it]
+
+    def summed(it, bad):
+        return sum(fails_at(x, bad) for x in it)
+
+    def paired(it, bad):
+        return [fails_at(x, bad) for _, x in enumerate(it)]
+
+    for f in (listed, summed, paired):
+        iterator = iter(range(9))
+        with sharing(round_trip) as count, pytest.raises(ValueError):
+            evener.parallel(f)(iterator, 4)
+        assert list(iterator) == [5, 6, 7, 8] and not count.iterations
+
+    def fresh(n):
+        return [square(x) for _, x in enumerate(range(n))], sum(square(x) for x in iter(range(n)))
+
+    compare(fresh, 6, parallel=True)
+
+
 def test_generators_as_sources():
     def numbers(n):
         for i in range(n):

@@ -60,8 +60,9 @@ class Loops:
     quick: Dict[int, int] = field(default_factory=dict)
 
     def begin(self, number: int, iterable: Any) -> "Run":
-        held = sys.getrefcount(iterable) > _HELD
-        return Run(self, self.loops[number], iterable, held)
+        loop = self.loops[number]
+        held = sys.getrefcount(iterable) > _HELD.get(loop.plan.kind, _HELD["comprehension"])
+        return Run(self, loop, iterable, held)
 
     def calm(self, loop: Loop) -> bool:
         """Whether a body surely draws no random numbers."""
@@ -87,12 +88,23 @@ class _Probe:
         return sys.getrefcount(iterable)
 
 
-def _count() -> int:
+def _counts() -> Dict[str, int]:
+    """References to an iterator that only its loop holds, by the kind of the loop's code."""
     probe = _Probe()
-    return probe.begin(0, iter([[]]))
+
+    def comprehension(source: Any) -> int:
+        return probe.begin(0, source)
+
+    def generator(source: Any) -> Iterator[int]:
+        yield probe.begin(0, source)
+
+    return {
+        "for": probe.begin(0, iter([[]])), "comprehension": comprehension(iter([[]])),
+        "genexpr": list(generator(iter([[]])))[0],
+    }
 
 
-_HELD = _count()
+_HELD = _counts()
 
 
 # What the receivers of effects may be; everything else might do more than the same method of these.
