@@ -34,9 +34,11 @@ def shape(value: Any, seen: Optional[Dict[int, int]] = None, kept: Optional[List
         return kind.__name__, repr(value)
     if isinstance(value, (types.FunctionType, type, types.ModuleType, types.BuiltinFunctionType)):
         return "code", getattr(value, "__qualname__", repr(value))
-    if id(value) in seen and kind is not tuple:
-        return "again", seen[id(value)]
-    seen[id(value)] = len(seen)
+    # Which equal immutable objects are one is not promised.
+    if kind is not tuple and kind is not frozenset:
+        if id(value) in seen:
+            return "again", seen[id(value)]
+        seen[id(value)] = len(seen)
     kept.append(value)
     name = f"{kind.__module__}.{kind.__qualname__}"
 

@@ -1,5 +1,7 @@
 """Ends the pools of the stand-ins after each module, so that no process is left."""
 
+from multiprocessing import resource_tracker
+
 import pytest
 
 from . import stand_in
@@ -11,3 +13,4 @@ def no_pool_is_left():
     for pool in stand_in._pools.values():
         pool.shutdown()
     stand_in._pools.clear()
+    resource_tracker._resource_tracker._stop()

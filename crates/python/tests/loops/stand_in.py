@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import importlib
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, Iterator
 
 import cloudpickle
 
-import evener  # noqa: F401: makes sure that the module below is loaded
+importlib.import_module("evener.parallel")
 
 
 class Count:
