@@ -41,9 +41,13 @@ pub use task::{
 
 /// The decisions of a run, for programs that drive it with devices of their own.
 pub mod decide {
-    pub use crate::run::{
-        Answer, Costs, EndBound, Expected, FailureKind, LaneChunk, LaneIndex, LaneSpec, LaneState, Outcome,
-        Purpose, Run, Shares, Tally, Time, Verdict,
+    pub use crate::{
+        recorder::{DeviceLanes, Recorder},
+        run::{
+            Answer, Costs, EndBound, Expected, FailureKind, LaneChunk, LaneIndex, LaneSpec, LaneState,
+            Outcome, Purpose, Run, Shares, Tally, Time, Verdict,
+        },
+        task::{Claims, MAX_DIVISIBLE_ITEMS},
     };
 }
 

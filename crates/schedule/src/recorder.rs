@@ -10,7 +10,7 @@ use crate::{
 
 /// The record of one run. Its times are the driver's, real or virtual.
 #[derive(Debug)]
-pub(crate) struct Recorder {
+pub struct Recorder {
     lanes: Vec<LaneTimes>,
     /// The spans of all lanes, if the caller wants a trace.
     spans: Option<Vec<Span>>,
@@ -34,23 +34,26 @@ struct LaneTimes {
 
 /// A device of a report: its name and its lanes.
 #[derive(Debug, Clone)]
-pub(crate) struct DeviceLanes {
-    pub(crate) id: String,
-    pub(crate) lanes: std::ops::Range<usize>,
+pub struct DeviceLanes {
+    /// Its name.
+    pub id: String,
+    /// Its lanes.
+    pub lanes: std::ops::Range<usize>,
 }
 
 impl Recorder {
-    pub(crate) fn new(lanes: usize, keep_spans: bool) -> Self {
+    /// Creates the record of a run with this many lanes. Only with `keep_spans` does the run have a trace.
+    pub fn new(lanes: usize, keep_spans: bool) -> Self {
         Recorder { lanes: vec![LaneTimes::default(); lanes], spans: keep_spans.then(Vec::new) }
     }
 
     /// Records that a lane is ready for chunks.
-    pub(crate) fn ready(&mut self, lane: usize, now: Time) {
+    pub fn ready(&mut self, lane: usize, now: Time) {
         self.lanes[lane].ready.get_or_insert(now);
     }
 
     /// How long a chunk that ends now has kept its lane busy: since it began, or since the one before it ended.
-    pub(crate) fn took(&self, lane: usize, began: Time, now: Time) -> Duration {
+    pub fn took(&self, lane: usize, began: Time, now: Time) -> Duration {
         now.saturating_sub(began.max(self.lanes[lane].last_end))
     }
 
@@ -63,7 +66,7 @@ impl Recorder {
 
     /// Records a chunk that ended without an error: how many items it computed, how many of them were accepted, and how long
     /// its copies to and from the device took.
-    pub(crate) fn ended(
+    pub fn ended(
         &mut self,
         chunk: &LaneChunk,
         began: Time,
@@ -95,7 +98,7 @@ impl Recorder {
     }
 
     /// Records a chunk without accepted results: it failed, its lane was given up on, or it was dropped.
-    pub(crate) fn wasted(&mut self, chunk: &LaneChunk, activity: Activity, began: Time, now: Time) {
+    pub fn wasted(&mut self, chunk: &LaneChunk, activity: Activity, began: Time, now: Time) {
         let took = self.took(chunk.lane, began, now);
         let lane = &mut self.lanes[chunk.lane];
         lane.busy += took;
@@ -110,7 +113,7 @@ impl Recorder {
     }
 
     /// Records that a worker prepared a lane's device.
-    pub(crate) fn prepared(&mut self, lane: usize, began: Time, now: Time) {
+    pub fn prepared(&mut self, lane: usize, began: Time, now: Time) {
         self.span(|| bare_span(lane, Activity::Preparation, 0..0, (began, now)));
     }
 
@@ -122,7 +125,7 @@ impl Recorder {
     }
 
     /// Records which lanes are quarantined or retired.
-    pub(crate) fn update_lane_states(&mut self, run: &Run, now: Time) {
+    pub fn update_lane_states(&mut self, run: &Run, now: Time) {
         for (index, lane) in self.lanes.iter_mut().enumerate() {
             match (run.state(index), lane.quarantined_since) {
                 (LaneState::Healthy, Some(since)) => {
@@ -148,13 +151,13 @@ impl Recorder {
     }
 
     /// Takes the spans of all lanes, if they were kept.
-    pub(crate) fn take_spans(&mut self) -> Vec<Span> {
+    pub fn take_spans(&mut self) -> Vec<Span> {
         self.spans.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// The report of a run that has ended. Without an ideal time of the driver's, it is computed from the rates that the
     /// devices had.
-    pub(crate) fn report(
+    pub fn report(
         &self,
         run: &Run,
         devices: &[DeviceLanes],

@@ -17,10 +17,11 @@ const OVER: u8 = 2;
 /// One word holds both the number of items claimed and the chunk's end, and every change of either is one
 /// compare-and-exchange of the whole word. So an item is either claimed by the worker or stolen, never both.
 ///
-/// The worker writes it every few items, so it is aligned to two cache lines, which x86-64 processors fetch together.
+/// The worker writes it every few items, so it is aligned to two cache lines, which x86-64 processors fetch together. Its
+/// layout is fixed, and all bits zero is a value, so it can be in memory that processes share.
 #[derive(Debug)]
-#[repr(align(128))]
-pub(crate) struct Claims {
+#[repr(C, align(128))]
+pub struct Claims {
     /// The end in the high half, the number of items claimed in the low half.
     word: AtomicU64,
     /// Requests to the worker, as bits.
@@ -28,7 +29,7 @@ pub(crate) struct Claims {
 }
 
 /// Maximum number of items in a chunk that can be divided.
-pub(crate) const MAX_DIVISIBLE_ITEMS: u64 = u32::MAX as u64;
+pub const MAX_DIVISIBLE_ITEMS: u64 = u32::MAX as u64;
 
 fn pack(claimed: u32, end: u32) -> u64 {
     (u64::from(end) << 32) | u64::from(claimed)
@@ -46,16 +47,22 @@ impl Default for Claims {
 
 impl Claims {
     /// Begins a chunk of `items` items. The worker calls this before any other lane knows of the chunk.
-    pub(crate) fn begin(&self, items: u64) {
+    pub fn begin(&self, items: u64) {
         let end = u32::try_from(items).unwrap_or(u32::MAX);
         self.requests.fetch_and(OVER, Ordering::Relaxed);
         self.word.store(pack(0, end), Ordering::SeqCst);
     }
 
+    /// Ends the chunk, and forgets all requests. Called while the worker has no chunk.
+    pub fn reset(&self) {
+        self.word.store(0, Ordering::SeqCst);
+        self.requests.store(0, Ordering::SeqCst);
+    }
+
     /// Claims the worker's next items, at most `max`. Returns `None` at the chunk's end.
     ///
     /// A worker that is asked to yield ends its chunk at the next multiple of `unit` items, but after at least one item.
-    pub(crate) fn claim(&self, max: u32, unit: u32) -> Option<Range<u32>> {
+    pub fn claim(&self, max: u32, unit: u32) -> Option<Range<u32>> {
         let mut word = self.word.load(Ordering::SeqCst);
         loop {
             let (claimed, mut end) = unpack(word);
@@ -75,7 +82,7 @@ impl Claims {
     }
 
     /// Gives back the claimed items from `from` on, which the worker has not begun.
-    pub(crate) fn unclaim(&self, from: u32) {
+    pub fn unclaim(&self, from: u32) {
         let mut word = self.word.load(Ordering::SeqCst);
         loop {
             let (claimed, end) = unpack(word);
@@ -89,7 +96,7 @@ impl Claims {
 
     /// Steals a fraction of the unclaimed items from the end, at most `max`, beginning at a multiple of `unit`. If there
     /// are none, asks the worker to give back the items that it has claimed and not begun.
-    pub(crate) fn steal(&self, fraction: f64, max: u64, unit: u32) -> Option<Range<u32>> {
+    pub fn steal(&self, fraction: f64, max: u64, unit: u32) -> Option<Range<u32>> {
         let unit = unit.max(1);
         let mut word = self.word.load(Ordering::SeqCst);
         loop {
@@ -112,39 +119,39 @@ impl Claims {
     }
 
     /// Number of items that the worker has claimed.
-    pub(crate) fn claimed(&self) -> u32 {
+    pub fn claimed(&self) -> u32 {
         unpack(self.word.load(Ordering::SeqCst)).0
     }
 
     /// Number of items that can be stolen: the unclaimed ones, except the chunk's first, which the worker keeps.
-    pub(crate) fn unclaimed(&self) -> u64 {
+    pub fn unclaimed(&self) -> u64 {
         let (claimed, end) = unpack(self.word.load(Ordering::Relaxed));
         u64::from(end.saturating_sub(claimed.max(1)))
     }
 
     /// The chunk's end.
-    pub(crate) fn end(&self) -> u32 {
+    pub fn end(&self) -> u32 {
         unpack(self.word.load(Ordering::SeqCst)).1
     }
 
     /// Asks the worker to end its chunk after the items that it has begun.
-    pub(crate) fn ask_to_yield(&self) {
+    pub fn ask_to_yield(&self) {
         self.requests.fetch_or(YIELD, Ordering::Relaxed);
     }
 
     /// Asks the worker to stop, because the run has ended.
-    pub(crate) fn end_run(&self) {
+    pub fn end_run(&self) {
         self.requests.fetch_or(OVER, Ordering::Relaxed);
     }
 
     /// Whether the worker is asked for anything: one load, cheap enough before every item.
     #[inline]
-    pub(crate) fn is_interrupted(&self) -> bool {
+    pub fn is_interrupted(&self) -> bool {
         self.requests.load(Ordering::Relaxed) != 0
     }
 
     /// Whether the worker is asked to stop.
-    pub(crate) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.requests.load(Ordering::Relaxed) & OVER != 0
     }
 }

@@ -26,6 +26,7 @@ use evener_device::{Device, Direction, Error, Result};
 
 pub use self::{
     arrays::Arrays,
+    claims::{Claims, MAX_DIVISIBLE_ITEMS},
     closure::{AnyFunction, BoxClosure, Closure},
     kernel::{KernelParams, KernelState, KernelTask},
     resident::Resident,
@@ -33,7 +34,6 @@ pub use self::{
 };
 pub(crate) use self::{
     borrowed::borrowed_task,
-    claims::{Claims, MAX_DIVISIBLE_ITEMS},
     lend::{LentItems, ResultSlots},
     run_chunk::{catch_panic, run_chunk, task_error, thread_error},
 };

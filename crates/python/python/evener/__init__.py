@@ -1,0 +1,66 @@
+"""Evener: spreads loops over the cores, GPUs and machines there are, and returns what the plain loop would have returned."""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List
+
+#: Where each public name is. They are imported when they are first used, so that worker processes start fast.
+_HOMES = {
+    "parallel": "parallel",
+    "explain": "loops.explain",
+    "explain_file": "loops.explain",
+    "NotParallel": "loops.reasons",
+    "map": "mapping",
+    "put": "_schedule.kept_values",
+    "Pool": "pool",
+    "shut_down": "_schedule.default",
+    "device": "devices",
+    "devices": "devices",
+    "last_run": "report",
+    "LastRun": "report",
+    "NotLoadable": "errors",
+    "PicklingError": "errors",
+    "RemoteError": "errors",
+    "WorkerDied": "errors",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError("module 'evener' has no attribute %r" % name)
+    import importlib
+
+    module = importlib.import_module("." + home, __name__)
+    value = getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> List[str]:
+    return sorted(set(globals()) | set(_HOMES))
+
+
+if TYPE_CHECKING:
+    from ._schedule.default import shut_down
+    from ._schedule.kept_values import put
+    from .devices import device, devices
+    from .errors import NotLoadable, PicklingError, RemoteError, WorkerDied
+    from .loops.explain import explain, explain_file
+    from .loops.reasons import NotParallel
+    from .mapping import map
+    from .parallel import parallel
+    from .pool import Pool
+    from .report import LastRun, last_run
+
+
+if not hasattr(sys, "_evener_worker"):
+    from . import _joblib_import
+
+    _joblib_import.register_now_or_later()

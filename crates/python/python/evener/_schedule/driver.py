@@ -1,0 +1,503 @@
+"""Drives the scheduler's runs over worker processes.
+
+One thread waits for the workers' sockets, reports to each job's `Run` what happened, and does what it answers. It starts all
+workers: on Linux a worker gets SIGKILL when the thread that started it ends, so that none outlives this process, however that
+ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import pickle
+import selectors
+import threading
+import time
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+from .._worker import frames
+from .._worker.failures import unpack
+from ..errors import NotLoadable, WorkerDied
+from .job import Job
+from .worker_process import WorkerProcess, start_state
+
+log = logging.getLogger("evener")
+
+#: Workers that have had nothing to do for this many seconds end.
+IDLE_SECONDS = 300.0
+#: A worker that is still at an item that nobody wants is killed after this many seconds.
+ABANDON_SECONDS = 0.5
+#: Workers that die this often in a row before they are ready are not started again.
+MOST_FAILED_STARTS = 3
+#: The driver looks at its workers at least this often, where the system does not report the end of a process.
+LONGEST_WAIT = 1.0 if not hasattr(os, "pidfd_open") else 60.0
+
+
+class Lane:
+    """A place for a worker: its device and its environment, and the worker, while there is one."""
+
+    def __init__(self, device: str, environment: Mapping[str, str]) -> None:
+        self.device = device
+        self.environment = environment
+        self.worker: Optional[WorkerProcess] = None
+        self.failed_starts = 0
+
+
+class Driver:
+    """The workers of a pool, and the thread that drives them."""
+
+    def __init__(self, lanes: List[Lane], initializer: Optional[bytes] = None) -> None:
+        self.lanes = lanes
+        self.lock = threading.RLock()
+        self.process = os.getpid()
+        #: Seconds from starting a worker until it was ready, of the last one.
+        self.start_seconds: Optional[float] = None
+        #: Why no job can run any more.
+        self.broken: Optional[BaseException] = None
+        self._initializer = initializer
+        self._jobs: List[Job] = []
+        self._by_number: Dict[int, Job] = {}
+        self._numbers = itertools.count(1)
+        self._turn = 0
+        self._thread: Optional[threading.Thread] = None
+        self._stopping = False
+        self._started: Dict[int, float] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self._selector.register(self._wake_read, selectors.EVENT_READ, None)
+        self._is_awake = False
+
+    # What other threads call.
+
+    def new_number(self) -> int:
+        """A number for a job."""
+        return next(self._numbers)
+
+    @property
+    def has_ready_workers(self) -> bool:
+        """Whether any worker is ready."""
+        return any(lane.worker is not None and lane.worker.ready for lane in self.lanes)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it has been told to end."""
+        return self._stopping
+
+    def start_workers(self, count: int) -> None:
+        """Starts workers ahead of a job, in the background."""
+        with self.lock:
+            self._warm_up = max(self._warm_up, count)
+        self._begin()
+        self.wake()
+
+    _warm_up = 0
+
+    def add(self, job: Job) -> None:
+        """Adds a job."""
+        with self.lock:
+            if self.broken is not None:
+                raise self.broken
+            if self._stopping:
+                raise RuntimeError("the pool has been shut down")
+            self._jobs.append(job)
+            self._by_number[job.number] = job
+            for index, lane in enumerate(self.lanes[: job.lanes]):
+                if lane.worker is not None and lane.worker.ready:
+                    job.run.attach(index, lane.worker.claims)
+        self._begin()
+        self.wake()
+
+    def stop(self, job: Job, kill: bool = False) -> None:
+        """Ends a job: its workers stop after their present item, or at once."""
+        with self.lock:
+            job.run.stop()
+            self._end(job)
+            for lane in self.lanes:
+                worker = lane.worker
+                if worker is not None and worker.job is job:
+                    worker.kill_at = time.monotonic() + (0.0 if kill else ABANDON_SECONDS)
+                    if kill:
+                        worker.kill("cancelled")
+        self.wake()
+
+    def kill_worker_of(self, job: Job, index: int) -> None:
+        """Kills the worker that runs an item."""
+        for lane in self.lanes:
+            worker = lane.worker
+            if worker is not None and worker.job is job and worker.chunk[0] + worker.claims.current() == index:
+                worker.kill("cancelled")
+
+    def wake(self) -> None:
+        """Wakes the driver's thread."""
+        if not self._is_awake:
+            self._is_awake = True
+            try:
+                os.write(self._wake_write, b"!")
+            except OSError:
+                pass
+
+    def shut_down(self, wait: float) -> None:
+        """Ends all workers and the thread: idle workers by themselves, others at once."""
+        with self.lock:
+            if self._stopping or os.getpid() != self.process:
+                return
+            self._stopping = True
+            for job in list(self._jobs):
+                job.run.stop()
+                job.fail(RuntimeError("the pool has been shut down"))
+                self._end(job)
+        thread = self._thread
+        if thread is None:
+            self._close()
+            return
+        self.wake()
+        if thread is not threading.current_thread():
+            thread.join(wait)
+
+    def forget_in_child(self) -> None:
+        """Closes the descriptors of this driver in a forked process: its workers belong to the other process."""
+        for lane in self.lanes:
+            if lane.worker is not None:
+                lane.worker.close()
+                # The process is no child of this one.
+                lane.worker.process.returncode = 0
+        for file in (self._wake_read, self._wake_write):
+            os.close(file)
+        self._selector.close()
+        self._stopping = True
+
+    # The driver's thread.
+
+    def _begin(self) -> None:
+        with self.lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="evener driver", daemon=True)
+                self._thread.start()
+
+    def _serve(self) -> None:
+        try:
+            while not self._stopping:
+                with self.lock:
+                    wait = self._step()
+                events = self._selector.select(wait)
+                self._is_awake = False
+                with self.lock:
+                    for key, mask in events:
+                        self._handle(key, mask)
+        except BaseException as error:
+            # A mistake here must never leave a caller waiting.
+            log.exception("the driver of the workers failed")
+            with self.lock:
+                self.broken = RuntimeError("the driver of the workers failed: %r" % error)
+                for job in list(self._jobs):
+                    job.fail(self.broken)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        with self.lock:
+            workers = [lane.worker for lane in self.lanes if lane.worker is not None]
+            for worker in workers:
+                worker.kill()
+            for worker in workers:
+                worker.ended(5.0)
+                worker.close()
+            for lane in self.lanes:
+                lane.worker = None
+            self._selector.close()
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+            self._is_awake = True
+            self._stopping = True
+
+    def _step(self) -> float:
+        """Gives idle workers work, and starts workers. Returns how many seconds to wait for events."""
+        now = time.monotonic()
+        soonest = now + LONGEST_WAIT
+        for job in list(self._jobs):
+            due = job.run.next_check()
+            if due is not None:
+                if due <= 0:
+                    job.run.check()
+                else:
+                    soonest = min(soonest, now + due)
+            if job.run.outcome is not None:
+                self._end(job)
+        for index, lane in enumerate(self.lanes):
+            worker = lane.worker
+            if worker is None:
+                if self._is_wanted(index):
+                    self._start(index)
+            elif worker.job is not None:
+                soonest = min(soonest, self._watch(worker, now))
+            elif worker.ready:
+                soonest = min(soonest, now + self._give_work(worker))
+                if worker.job is None:
+                    ends = worker.idle_since + IDLE_SECONDS
+                    if ends <= now:
+                        worker.send(frames.EXIT, 0)
+                        worker.ready = False
+                        worker.killed_for = "idle"
+                    else:
+                        soonest = min(soonest, max(ends, now + 1.0))
+        self._warm_up = 0
+        return max(0.0, soonest - time.monotonic())
+
+    def _is_wanted(self, index: int) -> bool:
+        if self.broken is not None or self._stopping:
+            return False
+        if index < self._warm_up:
+            return True
+        for job in self._jobs:
+            if index >= job.lanes or job.is_paused or job.run.is_drained or job.run.state(index) == "retired":
+                continue
+            # No more workers than there are items for.
+            present = sum(lane.worker is not None for lane in self.lanes[: job.lanes])
+            if present < job.run.items - job.run.done:
+                return True
+        return False
+
+    def _start(self, index: int) -> None:
+        lane = self.lanes[index]
+        try:
+            worker = WorkerProcess(index, start_state(lane.device, self._initializer), lane.environment)
+        except OSError as error:
+            log.warning("a worker could not be started: %s", error)
+            self._start_failed(index, "could not be started: %s" % error)
+            return
+        lane.worker = worker
+        self._started[index] = time.monotonic()
+        self._selector.register(worker.socket, selectors.EVENT_READ, worker)
+        if worker.exit_file is not None:
+            self._selector.register(worker.exit_file, selectors.EVENT_READ, worker)
+
+    def _start_failed(self, index: int, how: str) -> None:
+        lane = self.lanes[index]
+        lane.failed_starts += 1
+        if lane.failed_starts < MOST_FAILED_STARTS:
+            return
+        for job in list(self._jobs):
+            if index < job.lanes and job.run.outcome is None:
+                job.failures.append((lane.device, how))
+                job.run.retire(index)
+
+    def _watch(self, worker: WorkerProcess, now: float) -> float:
+        """Looks after a busy worker. Returns when to look again."""
+        job = worker.job
+        if worker.kill_at is not None:
+            if worker.kill_at <= now:
+                worker.kill("cancelled")
+                return now + LONGEST_WAIT
+            return worker.kill_at
+        limit = job.options.timeout if job is not None else None
+        if limit is None:
+            return now + LONGEST_WAIT
+        taken = worker.claims.current_seconds()
+        if taken is None:
+            return now + limit
+        if taken >= limit and worker.killed_for is None:
+            worker.kill("timeout")
+        return now + max(limit - taken, 0.001)
+
+    def _give_work(self, worker: WorkerProcess) -> float:
+        """Gives an idle worker a chunk, if there is one. Returns how many seconds to wait before it asks again."""
+        wait = LONGEST_WAIT
+        count = len(self._jobs)
+        self._turn += 1
+        for number in range(count):
+            job = self._jobs[(self._turn + number) % count]
+            if worker.lane >= job.lanes or job.is_paused or (job.run.is_drained and not job.busy):
+                continue
+            answer = job.run.ask(worker.lane)
+            if answer is None:
+                continue
+            if isinstance(answer, float):
+                wait = min(wait, max(answer, 0.0005))
+                continue
+            self._send_chunk(worker, job, *answer)
+            return LONGEST_WAIT
+        return wait
+
+    def _send_chunk(self, worker: WorkerProcess, job: Job, first: int, end: int) -> None:
+        worker.job, worker.chunk, worker.delivered = job, (first, end), first
+        worker.kill_at = None
+        job.busy += 1
+        try:
+            body, buffers = job.encode(first, end)
+            worker.send_values()
+            job.blob.send(worker, job.number)
+            worker.send(frames.CHUNK, job.number, body, buffers)
+        except Exception as error:
+            # There is no memory for the items, for example.
+            self._idle(worker)
+            job.fail(error)
+            job.run.stop()
+            self._end(job)
+            return
+        self._watch_writing(worker)
+
+    def _watch_writing(self, worker: WorkerProcess) -> None:
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.has_outgoing else 0)
+        if self._selector.get_key(worker.socket).events != events:
+            self._selector.modify(worker.socket, events, worker)
+
+    def _handle(self, key: selectors.SelectorKey, mask: int) -> None:
+        worker = key.data
+        if worker is None:
+            try:
+                os.read(self._wake_read, 4096)
+            except BlockingIOError:
+                pass
+            return
+        if self.lanes[worker.lane].worker is not worker:
+            # It was removed by an earlier event.
+            return
+        if key.fd == worker.exit_file:
+            self._read(worker)
+            self._died(worker)
+            return
+        if mask & selectors.EVENT_WRITE:
+            worker.flush()
+            self._watch_writing(worker)
+        if mask & selectors.EVENT_READ and not self._read_once(worker):
+            self._died(worker)
+
+    def _read(self, worker: WorkerProcess) -> None:
+        """Reads all that a worker has sent."""
+        while self._read_once(worker):
+            pass
+
+    def _read_once(self, worker: WorkerProcess) -> bool:
+        """Reads what a worker has sent. Returns false if there is nothing more to come, or nothing now."""
+        try:
+            is_open = worker.reader.read()
+        except (BlockingIOError, InterruptedError):
+            return worker.exit_file is None or worker.process.poll() is None
+        except OSError:
+            is_open = False
+        while True:
+            frame = worker.reader.next()
+            if frame is None:
+                return is_open
+            self._take(worker, frame)
+
+    def _take(self, worker: WorkerProcess, frame: frames.Frame) -> None:
+        if frame.kind in (frames.RESULTS, frames.LAST_RESULTS):
+            job = worker.job
+            if job is None or job.number != frame.job:
+                raise RuntimeError("a worker sent results of a job that it has no chunk of")
+            first, entries = pickle.loads(frame.body)
+            worker.delivered = first + len(entries)
+            if not job.is_over:
+                job.results(first, entries, frame.buffers)
+            if frame.kind == frames.LAST_RESULTS:
+                self._chunk_ended(worker, job)
+        elif frame.kind == frames.READY:
+            self._is_ready(worker)
+        elif frame.kind == frames.FAILED:
+            self._failed(worker, frame)
+        elif frame.kind == frames.LOG:
+            name, level, message = pickle.loads(frame.body)
+            logging.getLogger(name).log(level, "%s", message)
+
+    def _chunk_ended(self, worker: WorkerProcess, job: Job) -> None:
+        kept = job.run.ended(worker.lane)
+        self._idle(worker)
+        if job.is_over:
+            return
+        if kept[1] != worker.delivered:
+            raise RuntimeError("a worker delivered items up to %d of a chunk that ends at %d" % (worker.delivered, kept[1]))
+        if job.run.outcome is not None:
+            self._end(job)
+
+    def _idle(self, worker: WorkerProcess) -> None:
+        if worker.job is not None:
+            worker.job.busy -= 1
+        worker.job, worker.kill_at = None, None
+        worker.idle_since = time.monotonic()
+
+    def _is_ready(self, worker: WorkerProcess) -> None:
+        worker.ready = True
+        worker.idle_since = now = time.monotonic()
+        self.start_seconds = now - self._started[worker.lane]
+        self.lanes[worker.lane].failed_starts = 0
+        for job in self._jobs:
+            if worker.lane < job.lanes and job.run.outcome is None:
+                job.run.attach(worker.lane, worker.claims)
+
+    def _failed(self, worker: WorkerProcess, frame: frames.Frame) -> None:
+        """A worker cannot load a job's function, or its initializer failed."""
+        cause = unpack(pickle.loads(frame.body), pickle.loads)
+        job = worker.job
+        if job is None:
+            error = NotLoadable("the initializer of a worker failed: %s: %s" % (type(cause).__name__, cause))
+            error.__cause__ = cause
+            self.broken = error
+            for other in list(self._jobs):
+                other.fail(error)
+                other.run.stop()
+                self._end(other)
+            return
+        self._idle(worker)
+        if job.is_over:
+            return
+        text = "the function of %s cannot be loaded by a worker: %s: %s"
+        error = NotLoadable(text % (job.options.label, type(cause).__name__, cause))
+        error.__cause__ = cause
+        job.fail(error)
+        job.run.stop()
+        self._end(job)
+
+    def _died(self, worker: WorkerProcess) -> None:
+        lane = self.lanes[worker.lane]
+        how = worker.ended(0.0)
+        if how is None:
+            # Its socket is closed, so it is about to end, or will never do anything again.
+            worker.kill()
+            how = worker.ended(5.0) or "closed its socket"
+        self._selector.unregister(worker.socket)
+        if worker.exit_file is not None:
+            self._selector.unregister(worker.exit_file)
+        lane.worker = None
+        job, was_ready = worker.job, worker.ready
+        if worker.killed_for not in ("idle", "cancelled"):
+            log.warning("worker %d on %s %s", worker.lane, lane.device, how)
+        if not was_ready and worker.killed_for is None:
+            self._start_failed(worker.lane, how)
+        for other in list(self._jobs):
+            if worker.lane >= other.lanes or other.run.outcome is not None:
+                continue
+            if worker.killed_for not in ("idle", "cancelled"):
+                other.failures.append((lane.device, "a worker %s" % how))
+            if other is job:
+                other.worker_died(worker, how)
+            elif worker.killed_for in ("idle", "cancelled"):
+                pass
+            elif other.run.state(worker.lane) != "retired":
+                other.run.died(worker.lane, 0)
+        if job is not None:
+            job.busy -= 1
+        worker.close()
+        for other in list(self._jobs):
+            if other.run.outcome is not None:
+                self._end(other)
+
+    def _end(self, job: Job) -> None:
+        """Removes a job whose run has ended."""
+        if job not in self._jobs:
+            return
+        self._jobs.remove(job)
+        del self._by_number[job.number]
+        if job.run.outcome == "no worker left":
+            last = job.failures[-1][1] if job.failures else "no worker could be started"
+            job.fail(WorkerDied("no worker is left for %s: %s" % (job.options.label, last)))
+        for lane in self.lanes:
+            if lane.worker is not None and job.number in lane.worker.functions:
+                lane.worker.functions.discard(job.number)
+                lane.worker.send(frames.FORGET, job.number)
+                self._watch_writing(lane.worker)
+        job.close()
+        job.finished()

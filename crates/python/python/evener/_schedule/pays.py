@@ -1,0 +1,137 @@
+"""Whether workers would save time."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Optional
+
+from . import costs, default
+from .options import Options
+
+if TYPE_CHECKING:
+    from .driver import Driver
+    from .job import Job
+
+#: A run that would take less than this many seconds more at home is not worth a thought.
+SHORT = 1e-3
+#: Seconds until workers that wait have their first items.
+WAKING = 1e-3
+#: Workers must save this many times what they cost, since the estimate is one.
+MARGIN = 1.5
+#: Bytes per second between processes, for large values.
+BANDWIDTH = 1e9
+
+
+class Estimate:
+    """What is known about the time of a run: at home, and with workers."""
+
+    def __init__(self, options: Options, where: Optional[Driver], length: Optional[int]) -> None:
+        self._options = options
+        self._where = where
+        #: The number of items, if it is known.
+        self.length = length
+        #: Seconds per item at home, once known.
+        self.seconds_per_item: Optional[float] = None
+        #: Seconds that sending an item and its result takes this process and a worker together, once known.
+        self._sending: Optional[float] = None
+        self._is_starting = False
+        self._recent = 0.0
+
+    def _key(self) -> Optional[str]:
+        key = self._options.cost_key
+        return key() if callable(key) else key
+
+    def driver(self) -> Driver:
+        """The driver of the workers."""
+        return self._where if self._where is not None else default.driver()
+
+    def lanes(self, driver: Driver) -> int:
+        """How many workers the run may use."""
+        count = len(driver.lanes)
+        if self._options.workers is not None and self._where is None:
+            count = default.lanes(driver, self._options.workers)
+        return max(1, min(count, self._options.workers or count))
+
+    def pays_from_the_start(self) -> bool:
+        """Whether workers pay before anything is measured, by what earlier runs have shown."""
+        if self.length is None or not costs.is_loaded():
+            return False
+        key = self._key()
+        known = costs.of(key) if key is not None else None
+        if known is None:
+            return False
+        self.seconds_per_item, self._sending = known
+        return self._saves(self.length, start=True)
+
+    def pays(self, took: float, done: int, item: Any, result: Any) -> bool:
+        """Whether workers pay for the items after the first `done`, of which the last one took `took` seconds here."""
+        # Of an iterator, as much as is done may be left.
+        left = done if self.length is None else self.length - done
+        # Later items count more: they may be of another kind than the first.
+        recent = took if done == 1 else 0.7 * self._recent + 0.3 * took
+        self._recent = recent
+        if left * recent < SHORT:
+            return False
+        self.seconds_per_item = recent
+        if left < 1 or not self._could_save(left, recent):
+            return False
+        if self._sending is None:
+            self._sending = _sending_seconds(item, result[0])
+        return self._saves(left, start=True)
+
+    def _could_save(self, left: int, mean: float) -> bool:
+        """A quick look: whether workers would pay if sending took no time."""
+        cores = default.cores()
+        return cores > 1 and left * mean * (1.0 - 1.0 / cores) > WAKING * MARGIN
+
+    def _saves(self, left: int, start: bool) -> bool:
+        """Whether workers save time. If they have to be started, starts them while the caller goes on."""
+        each, sending = self.seconds_per_item or 0.0, self._sending or 0.0
+        driver = self._where if self._where is not None else default.running_driver()
+        count = self._options.workers or default.cores()
+        speedup = max(1, min(count, default.cores(), left))
+        # This process takes part in sending, for all workers.
+        saved = left * (each - max((each + sending) / speedup, sending / 2))
+        if driver is not None and driver.has_ready_workers:
+            return saved > WAKING * MARGIN
+        starting = costs.start_seconds()
+        if saved <= starting * MARGIN and not self._is_starting:
+            return False
+        if each > starting / 4:
+            # Long items: this process would still be at one when the workers are ready.
+            return True
+        if not self._is_starting:
+            self._is_starting = True
+            driver = self.driver()
+            driver.start_workers(min(self.lanes(driver), left))
+        return False
+
+    def learn(self, job: Job, home_items: int, home_seconds: float) -> None:
+        """Keeps what a run has shown for the next one."""
+        driver = job.driver
+        if driver.start_seconds is not None:
+            costs.learn_start(driver.start_seconds)
+        key = self._key()
+        each = home_seconds / home_items if home_items else job.run.seconds_per_item
+        if key is not None and each is not None:
+            costs.learn(key, each, self._sending or 0.0)
+
+
+def _sending_seconds(item: Any, result: Any) -> float:
+    """Seconds that sending an item and its result takes, by trying once."""
+    from .._worker.values import pickle_value, unpickle_value
+    from .pickling import dumps
+
+    total = 0.0
+    for value in (item, result):
+        buffers: Any = []
+        began = time.perf_counter()
+        try:
+            entry = pickle_value(value, buffers, dumps)
+            unpickle_value(entry, buffers)
+        except Exception:
+            # The run will say so, in its place.
+            continue
+        took = time.perf_counter() - began
+        total += 2 * took + (len(entry[1]) + sum(part.nbytes for part in buffers)) / BANDWIDTH
+    return total

@@ -1,0 +1,106 @@
+"""Pickling what goes to workers: by value what they cannot import, and large buffers into shared memory."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+from typing import Any, Callable, List, Optional, Tuple
+
+from .._worker.values import ATOMS, pickle_value, plain_dumps
+from ..errors import PicklingError
+from . import kept_values
+
+
+def dumps(value: Any, keep_in_pickle: Optional[Callable[[Any], bool]]) -> bytes:
+    """Pickles a value: functions and classes of `__main__` and the like by value."""
+    import cloudpickle
+
+    with io.BytesIO() as file:
+        pickler_class = kept_values.pickler_class(cloudpickle.Pickler)
+        pickler_class(file, 5, buffer_callback=keep_in_pickle).dump(value)
+        return file.getvalue()
+
+
+def pickle_function(function: Any, what: str) -> Tuple[bytes, List[Any]]:
+    """Pickles a function with everything that it refers to. Returns the pickle and its large buffers."""
+    buffers: List[Any] = []
+    try:
+        entry = pickle_value(function, buffers, _choose(function))
+    except Exception as error:
+        raise PicklingError("%s cannot be sent to another process: %s" % (what, error)) from error
+    return entry[1], buffers
+
+
+def pickle_items(items: Any, first: int) -> Tuple[Any, List[Any], List[Tuple[int, BaseException]]]:
+    """Pickles the items of a chunk, of which `first` is the number of the first.
+
+    Returns the entries, the items' large buffers, and what went wrong with which item.
+    """
+    if type(items) is range or ATOMS.issuperset(map(type, items)):
+        return items, [], []
+    entries: List[Any] = []
+    buffers: List[Any] = []
+    problems: List[Tuple[int, BaseException]] = []
+    for index, item in enumerate(items):
+        if type(item) in ATOMS or type(item) is Marker:
+            entries.append(item if type(item) is not Marker else item.entry)
+            continue
+        before = len(buffers)
+        try:
+            entries.append(pickle_value(item, buffers, _choose(item)))
+        except Exception as error:
+            del buffers[before:]
+            kind = type(item)
+            text = "item %d cannot be sent to another process: %s.%s: %s"
+            problem = PicklingError(text % (first + index, kind.__module__, kind.__qualname__, error))
+            problem.__cause__ = error
+            problems.append((first + index, problem))
+            entries.append(SKIP.entry)
+    return entries, buffers, problems
+
+
+class Marker:
+    """Stands for an item in a chunk that is encoded."""
+
+    __slots__ = ("entry",)
+
+    def __init__(self, entry: Tuple[int, ...]) -> None:
+        self.entry = entry
+
+
+def _skip() -> Marker:
+    from .._worker.values import SKIP as entry
+
+    return Marker(entry)
+
+
+#: An item that is not to be run.
+SKIP = _skip()
+
+
+def _choose(value: Any) -> Callable[..., bytes]:
+    """The standard pickler for what is known to be importable by workers, which is faster, and `dumps` for all else."""
+    if kept_values.any_kept():
+        return dumps
+    kind = type(value)
+    if kind is tuple and ATOMS.issuperset(map(type, value)):
+        return plain_dumps
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        if kind is numpy.ndarray and not value.dtype.hasobject:
+            return plain_dumps
+        if isinstance(value, numpy.generic) and kind.__module__ == "numpy":
+            return plain_dumps
+    return dumps
+
+
+def whole_pickle(value: Any, what: str) -> bytes:
+    """Pickles a value with all its buffers."""
+    try:
+        return dumps(value, None)
+    except Exception as error:
+        raise PicklingError("%s cannot be sent to another process: %s" % (what, error)) from error
+
+
+loads = pickle.loads

@@ -1,0 +1,58 @@
+"""Ends blocks of items that turn out expensive.
+
+Cheap items run at home in large blocks, since a look at the clock after each would take longer than the item. A thread looks
+at the clock instead, every few milliseconds, and cuts off a block that takes too long: it removes from the block's list what
+has not begun.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from operator import length_hint
+from typing import Any, Dict, List, Optional, Tuple
+
+#: Seconds between two looks.
+INTERVAL = 0.005
+#: The thread ends when there was nothing to watch for this many looks.
+IDLE_LOOKS = 40
+
+_lock = threading.Lock()
+_thread: Optional[threading.Thread] = None
+#: The blocks that run now, by the run that they belong to: the list, its iterator, and when it began.
+_running: Dict[int, Tuple[List[Any], Any, float]] = {}
+
+
+def is_awake() -> bool:
+    """Whether the thread is there, so that watching costs next to nothing."""
+    return _thread is not None and _thread.is_alive()
+
+
+def begin(owner: int, block: List[Any], iterator: Any) -> None:
+    """Watches a block of items, of which the iterator gives those that have not begun."""
+    global _thread
+    _running[owner] = (block, iterator, time.perf_counter())
+    if _thread is None or not _thread.is_alive():
+        with _lock:
+            if _thread is None or not _thread.is_alive():
+                _thread = threading.Thread(target=_watch, name="evener watch", daemon=True)
+                _thread.start()
+
+
+def end(owner: int) -> None:
+    """Stops watching."""
+    _running.pop(owner, None)
+
+
+def _watch() -> None:
+    idle = 0
+    while idle < IDLE_LOOKS:
+        time.sleep(INTERVAL)
+        idle = 0 if _running else idle + 1
+        now = time.perf_counter()
+        for block, iterator, began in list(_running.values()):
+            if now - began > 2 * INTERVAL:
+                # Under the interpreter's lock, so that the iterator does not move in between.
+                left = length_hint(iterator)
+                if left:
+                    del block[len(block) - left :]

@@ -1,0 +1,1 @@
+"""Loops shared between workers: analysis, rewriting, and replaying of effects."""

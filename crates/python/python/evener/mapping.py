@@ -1,0 +1,69 @@
+"""`evener.map`: a function over items, in order, lazily."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, Callable, Iterable, Iterator, Optional, TypeVar, Union
+
+from ._schedule.options import Options
+from ._schedule.ordered import ordered
+
+T = TypeVar("T")
+
+__all__ = ["map"]
+
+
+def map(
+    function: Callable[..., T],
+    *iterables: Iterable[Any],
+    workers: Optional[int] = None,
+    retries: int = 2,
+    timeout: Optional[float] = None,
+    progress: Union[bool, None] = None,
+    where: Any = None,
+    home: Optional[int] = None,
+) -> Iterator[T]:
+    """Applies a function to the items of iterables, as the built-in `map` does: in order, lazily, by workers where they pay.
+
+    Iterables may be endless: a bounded number of items is read ahead, in the thread that iterates. An exception of an item is
+    raised in its place. Dropping the iterator cancels what is in flight.
+
+    `workers` is the maximum number of workers, by default one a core. An item whose worker dies, or that takes longer than
+    `timeout` seconds, is run again up to `retries` times. `home=0` uses workers in any case.
+    """
+    if not iterables:
+        raise TypeError("evener.map needs at least one iterable")
+    if not callable(function):
+        raise TypeError("evener.map needs a function, not %s" % type(function).__name__)
+    options = Options(
+        workers=workers,
+        retries=retries,
+        timeout=timeout,
+        progress=progress,
+        home=home,
+        label=name_of(function),
+        cost_key=lambda: cost_key(function),
+        style="item" if len(iterables) == 1 else "items",
+    )
+    items = iterables[0] if len(iterables) == 1 else zip(*iterables)
+    return ordered(function, items, where=driver_of(where), options=options)
+
+
+def driver_of(where: Any) -> Any:
+    """The driver of a pool, or of what else can run items."""
+    return getattr(where, "_driver", where)
+
+
+def name_of(function: Any) -> str:
+    """The name of a function, for people."""
+    name = getattr(function, "__qualname__", None) or getattr(type(function), "__qualname__", "function")
+    return str(name)
+
+
+def cost_key(function: Any) -> Optional[str]:
+    """What the costs of a function are kept under: its name and a checksum of its code, so that a change is another one."""
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    if code is None:
+        return None
+    checksum = zlib.crc32(code.co_code + repr(code.co_consts if len(code.co_consts) < 64 else ()).encode())
+    return "%s.%s %08x" % (getattr(function, "__module__", ""), name_of(function), checksum)

@@ -1,0 +1,23 @@
+//! The Rust part of the Python package `evener`: the scheduler, and the few things that worker processes need below Python.
+//!
+//! Python drives it: `evener/_schedule` asks [`Run`](run::Run) what each worker process does next, and the workers claim
+//! items through [`Claims`](claims::Claims) in shared memory.
+
+mod claims;
+mod devices;
+mod parent;
+mod run;
+
+use pyo3::prelude::*;
+
+/// The module `evener._evener`.
+#[pymodule]
+mod _evener {
+    #[pymodule_export]
+    use crate::{
+        claims::Claims,
+        devices::devices,
+        parent::end_with_parent,
+        run::Run,
+    };
+}

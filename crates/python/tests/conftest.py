@@ -1,0 +1,52 @@
+"""What all tests need."""
+
+import os
+import sys
+import tempfile
+
+import pytest
+
+# Learned costs of the user must not change tests, nor tests those.
+os.environ["EVENER_CACHE"] = tempfile.mkdtemp(prefix="evener-test-")
+
+import evener  # noqa: E402
+
+
+def descriptors():
+    """The open descriptors of this process."""
+    return set(os.listdir("/proc/self/fd"))
+
+
+def children():
+    """The processes that this one has started and not reaped."""
+    found = set()
+    for process in os.listdir("/proc"):
+        if process.isdigit():
+            try:
+                with open("/proc/%s/stat" % process) as file:
+                    fields = file.read().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            if int(fields[1]) == os.getpid():
+                found.add(int(process))
+    return found
+
+
+@pytest.fixture
+def nothing_left():
+    """Checks that a test leaves no process and no descriptor, once its workers are shut down."""
+    evener.shut_down()
+    before = children(), descriptors()
+    yield
+    evener.shut_down()
+    assert (children(), descriptors()) == before
+
+
+@pytest.fixture(scope="session", autouse=True)
+def end():
+    yield
+    evener.shut_down()
+    assert not children()
+
+
+sys.path.insert(0, os.path.dirname(__file__))

@@ -1,0 +1,84 @@
+"""Each iteration runs exactly once, in real worker processes too."""
+
+from __future__ import annotations
+
+import collections
+import os
+import time
+import uuid
+
+import pytest
+
+import evener
+from evener._schedule.options import Options
+from evener._schedule.ordered import ordered as by_workers
+
+from .stand_in import Count, in_processes, round_trip, sharing
+
+
+def workers(number):
+    def ordered(function, items, *, where=None, options=None):
+        for result in by_workers(function, items, where=where, options=Options(workers=number, home=0)):
+            Count.iterations += 1
+            yield result
+
+    return ordered
+
+
+def nonces(n):
+    out = []
+    for i in range(n):
+        out.append((i, uuid.uuid4().hex, os.getpid()))
+    return out
+
+
+@pytest.mark.parametrize("ordered", [round_trip, in_processes(2), workers(1), workers(2), workers(3), workers(7)])
+def test_each_iteration_leaves_one_nonce(ordered):
+    with sharing(ordered) as count:
+        left = evener.parallel(nonces)(40)
+        assert count.iterations == 38
+    assert [i for i, _, _ in left] == list(range(40))
+    assert len({n for _, n, _ in left}) == 40
+
+
+def leaves_a_file(i, folder):
+    with open(os.path.join(folder, f"{i}-{uuid.uuid4().hex}"), "x"):
+        pass
+    return i
+
+
+@pytest.mark.parametrize("external", ["refuse", "allow"])
+@pytest.mark.parametrize("ordered", [round_trip, workers(2)])
+def test_files_are_written_once(tmp_path, ordered, external):
+    def f(n, folder):
+        return [leaves_a_file(i, folder) for i in range(n)]
+
+    with sharing(ordered) as count:
+        assert evener.parallel(f, external=external)(20, str(tmp_path)) == list(range(20))
+        assert (count.iterations > 2) == (external == "allow")
+    left = collections.Counter(int(name.split("-")[0]) for name in os.listdir(tmp_path))
+    assert left == collections.Counter(range(20))
+
+
+def slow(x):
+    time.sleep(0.02)
+    return x * x
+
+
+def test_without_force_slow_loops_are_shared_and_quick_ones_are_not():
+    @evener.parallel
+    def f(n):
+        out = []
+        for i in range(n):
+            out.append((slow(i), os.getpid()))
+        return out
+
+    result = f(60)
+    assert [r for r, _ in result] == [i * i for i in range(60)]
+    assert len({p for _, p in result}) > 1
+
+    @evener.parallel
+    def g(n):
+        return [(i, os.getpid()) for i in range(n)]
+
+    assert {p for _, p in g(10_000)} == {os.getpid()}
