@@ -162,7 +162,7 @@ def test_a_forked_process_has_workers_of_its_own():
             os._exit(0 if not mine & theirs else 3)
         _, status = os.waitpid(child, 0)
         assert os.WEXITSTATUS(status) == 0, status
-        assert set(evener.map(functions.process, range(20), home=0)) <= mine | set(range(10**9))
+        assert set(evener.map(functions.process, range(20), home=0)) & mine
         print("done")
         """
     )

@@ -21,7 +21,7 @@ _HOMES = {
     "NotLoadable": "errors",
     "PicklingError": "errors",
     "RemoteError": "errors",
-    "WorkerDied": "errors",
+    "WorkerDied": "worker_died",
 }
 
 __all__ = sorted(_HOMES)
@@ -47,10 +47,11 @@ if TYPE_CHECKING:
     from ._schedule.default import shut_down
     from ._schedule.kept_values import put
     from .devices import device, devices
-    from .errors import NotLoadable, PicklingError, RemoteError, WorkerDied
+    from .errors import NotLoadable, PicklingError, RemoteError
     from .mapping import map
     from .pool import Pool
     from .report import LastRun, last_run
+    from .worker_died import WorkerDied
 
 
 if not hasattr(sys, "_evener_worker"):

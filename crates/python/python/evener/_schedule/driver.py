@@ -14,11 +14,13 @@ import pickle
 import selectors
 import threading
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from collections import deque
+from typing import Callable, Deque, Dict, List, Mapping, Optional, Tuple
 
 from .._worker import frames
 from .._worker.failures import unpack
-from ..errors import NotLoadable, WorkerDied
+from ..errors import NotLoadable
+from . import reloads
 from .job import Job
 from .worker_process import WorkerProcess, start_state
 
@@ -69,6 +71,8 @@ class Driver:
         os.set_blocking(self._wake_write, False)
         self._selector.register(self._wake_read, selectors.EVENT_READ, None)
         self._is_awake = False
+        self._deferred: Deque[Callable[[], None]] = deque()
+        self._modules: Dict[str, Tuple[int, int]] = {}
 
     # What other threads call.
 
@@ -97,17 +101,35 @@ class Driver:
 
     def add(self, job: Job) -> None:
         """Adds a job."""
+        modules = reloads.state()
         with self.lock:
             if self.broken is not None:
                 raise self.broken
             if self._stopping:
                 raise RuntimeError("the pool has been shut down")
+            self._replace_stale(modules)
             self._jobs.append(job)
             self._by_number[job.number] = job
             for index, lane in enumerate(self.lanes[: job.lanes]):
                 if lane.worker is not None and lane.worker.ready:
                     job.run.attach(index, lane.worker.claims)
         self._begin()
+        self.wake()
+
+    def _replace_stale(self, modules: Dict[str, Tuple[int, int]]) -> None:
+        """Ends idle workers that have imported modules which were reloaded since."""
+        stale, self._modules = self._modules, modules
+        if not reloads.is_stale(stale, modules):
+            return
+        log.info("modules were reloaded, so workers are started anew")
+        for lane in self.lanes:
+            if lane.worker is not None and lane.worker.job is None:
+                lane.worker.ready = False
+                lane.worker.kill("idle")
+
+    def later(self, call: Callable[[], None]) -> None:
+        """Calls a function in the driver's thread, without the driver's lock: it may run the user's code."""
+        self._deferred.append(call)
         self.wake()
 
     def stop(self, job: Job, kill: bool = False) -> None:
@@ -182,11 +204,13 @@ class Driver:
             while not self._stopping:
                 with self.lock:
                     wait = self._step()
-                events = self._selector.select(wait)
+                self._run_deferred()
+                events = self._selector.select(0.0 if self._deferred else wait)
                 self._is_awake = False
                 with self.lock:
                     for key, mask in events:
                         self._handle(key, mask)
+                self._run_deferred()
         except BaseException as error:
             # A mistake here must never leave a caller waiting.
             log.exception("the driver of the workers failed")
@@ -197,7 +221,15 @@ class Driver:
         finally:
             self._close()
 
+    def _run_deferred(self) -> None:
+        while self._deferred:
+            try:
+                self._deferred.popleft()()
+            except Exception:
+                log.exception("a callback failed")
+
     def _close(self) -> None:
+        self._run_deferred()
         with self.lock:
             workers = [lane.worker for lane in self.lanes if lane.worker is not None]
             for worker in workers:
@@ -492,6 +524,8 @@ class Driver:
         self._jobs.remove(job)
         del self._by_number[job.number]
         if job.run.outcome == "no worker left":
+            from ..worker_died import WorkerDied
+
             last = job.failures[-1][1] if job.failures else "no worker could be started"
             job.fail(WorkerDied("no worker is left for %s: %s" % (job.options.label, last)))
         for lane in self.lanes:

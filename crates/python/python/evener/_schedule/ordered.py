@@ -6,6 +6,7 @@ import itertools
 import logging
 import sys
 import time
+from operator import length_hint
 from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, Iterator, Optional, Sequence
 
 from .. import _worker, report
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from .driver import Driver
 
 log = logging.getLogger("evener")
+
+#: A function that raises StopIteration ends the built-in map without a word. Here it is an error, as in a generator.
+STOPPED = "the function raised StopIteration"
 
 #: Cheap items run at home in blocks of this many at most, between two looks at the clock.
 LARGEST_BLOCK = 256
@@ -125,7 +129,7 @@ class Course:
         sequence = _as_sequence(source)
         length = len(sequence) if sequence is not None else _length(source, options)
         iterator = iter(source)
-        estimate = Estimate(options, self._where, length)
+        estimate = Estimate(self._function, options, self._where, length)
         try:
             is_over = yield from self._at_home(sequence, iterator, estimate)
             if not is_over:
@@ -141,6 +145,13 @@ class Course:
         if style == "items":
             return itertools.starmap(self._function, items)
         return map(self._function, itertools.count(self.home_items), items)
+
+    def _one(self, item: Any) -> Any:
+        """The result of the next item."""
+        style = self.options.style
+        if style == "item":
+            return self._function(item)
+        return self._function(*item) if style == "items" else self._function(self.home_items, item)
 
     def _at_home(
         self, sequence: Optional[Sequence[Any]], iterator: Iterator[Any], estimate: Estimate
@@ -163,7 +174,7 @@ class Course:
                 return True
             began = clock()
             # One item, timed.
-            result = list(self._mapped((item,)))
+            result = (self._one(item),)
             took = clock() - began
             self.home_items += 1
             self.home_seconds += took
@@ -177,7 +188,10 @@ class Course:
             began = clock()
             if sequence is None:
                 block = min(block * 2, LARGEST_BLOCK)
-                yield self._mapped(itertools.islice(iterator, block))
+                inner: Iterator[Any] = itertools.islice(iterator, block)
+                yield self._mapped(inner)
+                if next(inner, nothing) is not nothing:
+                    raise RuntimeError(STOPPED)
             else:
                 watched = self.home_seconds > WATCHED_FROM or watch.is_awake()
                 block = min(block * 2, LARGEST_WATCHED_BLOCK if watched else LARGEST_BLOCK)
@@ -190,6 +204,8 @@ class Course:
                 finally:
                     if watched:
                         watch.end(id(self))
+                if length_hint(inner):
+                    raise RuntimeError(STOPPED)
                 block = len(part)
             elapsed = clock() - began
             self.home_items += block

@@ -84,8 +84,12 @@ class WorkerProcess:
         self.flush()
 
     def send_values(self) -> None:
-        """Sends the values of `evener.put` that it does not have."""
-        for value in kept_values.kept():
+        """Sends the values of `evener.put` that it does not have, and drops those that are not used any more."""
+        kept = kept_values.kept()
+        for number in self._values.difference(value.number for value in kept):
+            self._values.discard(number)
+            self.send(frames.FORGET_VALUE, number)
+        for value in kept:
             if value.number not in self._values:
                 self._values.add(value.number)
                 sizes = [_Sized(size) for size in value.sizes]

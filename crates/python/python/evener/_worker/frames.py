@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any, List, Optional, Sequence, Tuple
 
 # From the driver to a worker.
-START, FUNCTION, CHUNK, FORGET, VALUE, EXIT = range(6)
+START, FUNCTION, CHUNK, FORGET, VALUE, FORGET_VALUE, EXIT = range(7)
 # From a worker to its driver.
 READY, RESULTS, LAST_RESULTS, FAILED, LOG = range(16, 21)
 
