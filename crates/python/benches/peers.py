@@ -321,7 +321,8 @@ def small(peers, rounds, scale):
         plain = min(_timed(lambda: list(map(square, items))) for _ in range(repeat))
         ours = min(_timed(lambda: list(evener.map(square, items))) for _ in range(repeat))
         added = ours - plain
-        print("  %6d calls: plain %8.1f µs, evener %8.1f µs: %+.1f µs, %+.1f %%" % (count, plain * 1e6, ours * 1e6, added * 1e6, added / plain * 100))
+        parts = (count, plain * 1e6, ours * 1e6, added * 1e6, added / plain * 100)
+        print("  %6d calls: plain %8.1f µs, evener %8.1f µs: %+.1f µs, %+.1f %%" % parts)
 
 
 LINES = {"tiny": tiny, "uneven": uneven, "busy": busy, "read": read, "results": results, "first": first, "small": small}

@@ -8,11 +8,10 @@ import textwrap
 import threading
 import time
 
+import evener
 import functions
 import pytest
 from conftest import children
-
-import evener
 
 HERE = os.path.dirname(__file__)
 

@@ -7,10 +7,9 @@ import threading
 import time
 import traceback
 
+import evener
 import functions
 import pytest
-
-import evener
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])

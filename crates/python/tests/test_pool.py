@@ -6,10 +6,9 @@ import os
 import threading
 import time
 
+import evener
 import functions
 import pytest
-
-import evener
 
 
 def test_it_is_an_executor():

@@ -24,7 +24,20 @@ _HOMES = {
     "WorkerDied": "worker_died",
 }
 
-__all__ = sorted(_HOMES)
+__all__ = [
+    "LastRun",
+    "NotLoadable",
+    "PicklingError",
+    "Pool",
+    "RemoteError",
+    "WorkerDied",
+    "device",
+    "devices",
+    "last_run",
+    "map",
+    "put",
+    "shut_down",
+]
 
 
 def __getattr__(name: str) -> Any:

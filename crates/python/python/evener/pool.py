@@ -88,7 +88,7 @@ class Pool(Executor):
             self._job.add(future, fn, args, kwargs)
         return future
 
-    def map(  # type: ignore[override]
+    def map(
         self,
         fn: Callable[..., Any],
         *iterables: Iterable[Any],

@@ -158,7 +158,8 @@ class Job:
     def _death_error(self, index: int, how: str, timed_out: bool, deaths: int) -> BaseException:
         times = "" if deaths == 1 else " (%d times)" % deaths
         if timed_out:
-            return TimeoutError("item %d of %s took longer than %g s%s" % (index, self.options.label, self.options.timeout, times))
+            parts = (index, self.options.label, self.options.timeout or 0.0, times)
+            return TimeoutError("item %d of %s took longer than %g s%s" % parts)
         from ..worker_died import WorkerDied
 
         return WorkerDied("the worker of item %d of %s %s%s" % (index, self.options.label, how, times))

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, Iterator, 
 from .. import _worker, report
 from .._worker.main import log_at_home
 from ..errors import PicklingError
+from ..progress import bar_for
 from . import watch
 from .options import Options
 from .ordered_job import OrderedJob
 from .pays import Estimate
-from ..progress import bar_for
 
 if TYPE_CHECKING:
     from .driver import Driver
@@ -40,7 +40,7 @@ def ordered(
     items: Iterable[Any],
     *,
     where: Optional[Driver] = None,
-    options: Options = Options(),
+    options: Optional[Options] = None,
 ) -> Ordered:
     """Yields function(index, item) for each item, in order, computed by the workers of `where`.
 
@@ -48,7 +48,7 @@ def ordered(
     results, in the thread that iterates, a bounded number of them. An exception of an item is raised in its place. Closing the
     iterator cancels what is in flight.
     """
-    return Ordered(function, items, where, options)
+    return Ordered(function, items, where, options if options is not None else Options())
 
 
 class Ordered:

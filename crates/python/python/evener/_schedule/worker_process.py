@@ -103,7 +103,9 @@ class WorkerProcess:
                 sent = frames.send(self.socket, data, file)
             except (BlockingIOError, InterruptedError):
                 return
-            except OSError:
+            except OSError as error:
+                if error.errno == frames.TOO_MANY_FILES:
+                    return
                 # It has ended, which its socket or its exit file will show.
                 self._drop_outgoing()
                 return
@@ -173,6 +175,8 @@ def start_state(device: str, initializer: Optional[bytes]) -> Dict[str, Any]:
 
 
 def _spawn(theirs: int, claims: int, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    if not sys.executable:
+        raise OSError("it is unknown where the Python interpreter is (sys.executable is empty)")
     package = os.path.dirname(os.path.dirname(os.path.abspath(_worker.__file__)))
     numbers = [str(number) for number in (theirs, claims, os.getpid())]
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
