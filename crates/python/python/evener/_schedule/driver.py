@@ -64,6 +64,7 @@ class Driver:
         self._turn = 0
         self._thread: Optional[threading.Thread] = None
         self._stopping = False
+        self._is_closed = False
         self._started: Dict[int, float] = {}
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe()
@@ -181,6 +182,9 @@ class Driver:
 
     def forget_in_child(self) -> None:
         """Closes the descriptors of this driver in a forked process: its workers belong to the other process."""
+        if self._is_closed:
+            # Its descriptors are others' by now.
+            return
         for lane in self.lanes:
             if lane.worker is not None:
                 lane.worker.close()
@@ -206,7 +210,8 @@ class Driver:
                     wait = self._step()
                 self._run_deferred()
                 events = self._selector.select(0.0 if self._deferred else wait)
-                self._is_awake = False
+                if self._is_awake or any(key.data is None for key, _ in events):
+                    self._hear_wake()
                 with self.lock:
                     for key, mask in events:
                         self._handle(key, mask)
@@ -220,6 +225,16 @@ class Driver:
                     job.fail(self.broken)
         finally:
             self._close()
+
+    def _hear_wake(self) -> None:
+        """Takes note of `wake`. Whoever calls it from here on wakes the thread again."""
+        try:
+            os.read(self._wake_read, 4096)
+        except BlockingIOError:
+            # The other thread has not written yet: it will, and this thread wakes once more for nothing.
+            pass
+        # After reading: a thread that finds the flag set writes nothing, and what it did before is seen from here on.
+        self._is_awake = False
 
     def _run_deferred(self) -> None:
         while self._deferred:
@@ -239,11 +254,12 @@ class Driver:
                 worker.close()
             for lane in self.lanes:
                 lane.worker = None
+            self._is_closed = True
+            self._is_awake = True
+            self._stopping = True
             self._selector.close()
             os.close(self._wake_read)
             os.close(self._wake_write)
-            self._is_awake = True
-            self._stopping = True
 
     def _step(self) -> float:
         """Gives idle workers work, and starts workers. Returns how many seconds to wait for events."""
@@ -379,10 +395,6 @@ class Driver:
     def _handle(self, key: selectors.SelectorKey, mask: int) -> None:
         worker = key.data
         if worker is None:
-            try:
-                os.read(self._wake_read, 4096)
-            except BlockingIOError:
-                pass
             return
         if self.lanes[worker.lane].worker is not worker:
             # It was removed by an earlier event.
