@@ -155,12 +155,16 @@ class Driver:
 
     def wake(self) -> None:
         """Wakes the driver's thread."""
-        if not self._is_awake:
-            self._is_awake = True
-            try:
-                os.write(self._wake_write, b"!")
-            except OSError:
-                pass
+        if self._is_awake:
+            return
+        # Under the lock, so that the descriptor is not another file's by now.
+        with self.lock:
+            if not self._is_awake and not self._is_closed:
+                self._is_awake = True
+                try:
+                    os.write(self._wake_write, b"!")
+                except BlockingIOError:
+                    pass
 
     def shut_down(self, wait: float) -> None:
         """Ends all workers and the thread: idle workers by themselves, others at once."""
