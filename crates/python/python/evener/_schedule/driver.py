@@ -43,7 +43,8 @@ class Lane:
         self.device = device
         self.environment = environment
         self.worker: Optional[WorkerProcess] = None
-        self.failed_starts = 0
+        #: How often in a row it died before it was ready. One that something else killed may well start the next time.
+        self.failed_starts = 0.0
 
 
 class Driver:
@@ -328,7 +329,7 @@ class Driver:
 
     def _start_failed(self, index: int, how: str) -> None:
         lane = self.lanes[index]
-        lane.failed_starts += 1
+        lane.failed_starts += 0.1 if "killed" in how else 1.0
         if lane.failed_starts < MOST_FAILED_STARTS:
             return
         for job in list(self._jobs):
@@ -471,7 +472,7 @@ class Driver:
         worker.ready = True
         worker.idle_since = now = time.monotonic()
         self.start_seconds = now - self._started[worker.lane]
-        self.lanes[worker.lane].failed_starts = 0
+        self.lanes[worker.lane].failed_starts = 0.0
         for job in self._jobs:
             if worker.lane < job.lanes and job.run.outcome is None:
                 job.run.attach(worker.lane, worker.claims)

@@ -27,12 +27,14 @@ log = logging.getLogger("evener")
 STOPPED = "the function raised StopIteration"
 
 #: Cheap items run at home in blocks of this many at most, between two looks at the clock.
-LARGEST_BLOCK = 256
+LARGEST_BLOCK = 512
 #: After this many seconds, a thread watches for expensive items, and blocks may be larger.
 WATCHED_FROM = 0.5e-3
 LARGEST_WATCHED_BLOCK = 8192
 #: Items that take less than this many seconds are cheap.
 CHEAP = 20e-6
+#: Number of cheap items that say little about the next ones.
+FEW = 64
 
 
 def ordered(
@@ -179,7 +181,9 @@ class Course:
             self.home_items += 1
             self.home_seconds += took
             yield result
-            if estimate.pays(took, self.home_items, item, result):
+            # The time of one cheap item says little: those of a block say more.
+            is_known = took > CHEAP or self.home_items > FEW
+            if is_known and estimate.pays(took, self.home_items, item, result):
                 return False
             if took > CHEAP or most is not None:
                 block = 1
@@ -211,6 +215,8 @@ class Course:
             self.home_items += block
             # What the caller did with the results is in the elapsed time too.
             self.home_seconds += min(elapsed, took * block)
+            if block:
+                estimate.block_took(elapsed / block)
             if elapsed > 50 * CHEAP and elapsed > 4 * took * block:
                 block = 1
         return False

@@ -74,7 +74,7 @@ class Estimate:
         # Of an iterator, as much as is done may be left.
         left = done if self.length is None else self.length - done
         # Later items count more: they may be of another kind than the first.
-        recent = took if done == 1 else 0.7 * self._recent + 0.3 * took
+        recent = took if self._recent == 0.0 else 0.7 * self._recent + 0.3 * took
         self._recent = recent
         if left * recent < SHORT:
             return False
@@ -84,6 +84,11 @@ class Estimate:
         if self._sending is None:
             self._sending = _sending_seconds(item, result[0])
         return self._saves(left)
+
+    def block_took(self, each: float) -> None:
+        """Learns from cheap items that ran in a block, with what the caller did between them."""
+        if self._recent == 0.0 or each < self._recent:
+            self._recent = each
 
     def _could_save(self, left: int, mean: float) -> bool:
         """A quick look: whether workers would pay if sending took no time."""
