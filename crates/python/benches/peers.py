@@ -274,7 +274,7 @@ def read(peers, rounds, scale):
 
     array = numpy.ones(GIB // 8)
     note = "forked processes have the array already; all others copy it once"
-    measure("a 1 GiB array, read by all workers", peers, rounds, lambda peer: peer.read(array, range(32)), note)
+    measure("a 1 GiB array, read by all workers", peers, rounds, lambda peer: peer.read(array, list(range(16)) * 2), note)
 
 
 def results(peers, rounds, scale):
@@ -307,7 +307,7 @@ def first(peers, rounds, scale):
         ratio = "" if name.startswith("evener") else "  %.2f x evener" % (seconds / best)
         print("  %-24s %10.2f ms%s" % (name, seconds * 1e3, ratio))
     if any(seconds < best for seconds in times.values()):
-        print("  behind: forked processes start in a millisecond; Evener starts fresh ones, which is safe with threads")
+        print("  behind: forked processes start in a millisecond with all modules; Evener starts fresh ones, safe with threads")
 
 
 def small(peers, rounds, scale):
@@ -321,7 +321,8 @@ def small(peers, rounds, scale):
         plain = min(_timed(lambda: list(map(square, items))) for _ in range(repeat))
         ours = min(_timed(lambda: list(evener.map(square, items))) for _ in range(repeat))
         added = ours - plain
-        print("  %6d calls: plain %8.1f µs, evener %8.1f µs: %+.1f µs, %+.1f %%" % (count, plain * 1e6, ours * 1e6, added * 1e6, added / plain * 100))
+        parts = (count, plain * 1e6, ours * 1e6, added * 1e6, added / plain * 100)
+        print("  %6d calls: plain %8.1f µs, evener %8.1f µs: %+.1f µs, %+.1f %%" % parts)
 
 
 LINES = {"tiny": tiny, "uneven": uneven, "busy": busy, "read": read, "results": results, "first": first, "small": small}

@@ -14,10 +14,5 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _evener {
     #[pymodule_export]
-    use crate::{
-        claims::Claims,
-        devices::devices,
-        parent::end_with_parent,
-        run::Run,
-    };
+    use crate::{claims::Claims, devices::devices, parent::end_with_parent, run::Run};
 }

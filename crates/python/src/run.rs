@@ -8,8 +8,8 @@ use std::{
 use evener_schedule::{
     Activity, DeviceReport, Settings, Trace,
     decide::{
-        self, Answer, DeviceLanes, Expected, FailureKind, LaneChunk, LaneSpec, LaneState, MAX_DIVISIBLE_ITEMS,
-        Outcome, Recorder, Shares, Time, Verdict,
+        self, Answer, DeviceLanes, Expected, FailureKind, LaneChunk, LaneSpec, LaneState,
+        MAX_DIVISIBLE_ITEMS, Outcome, Recorder, Shares, Time, Verdict,
     },
 };
 use pyo3::{
@@ -323,7 +323,8 @@ impl Run {
             report.wall_s += home.1;
             report.ideal_s += home.1;
         }
-        let json = serde_json::to_string(&report).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
+        let json =
+            serde_json::to_string(&report).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
         Ok((json, report.to_string()))
     }
 

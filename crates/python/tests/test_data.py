@@ -2,9 +2,8 @@
 
 import os
 
-import pytest
-
 import evener
+import pytest
 
 np = pytest.importorskip("numpy")
 

@@ -4,10 +4,9 @@ import os
 import subprocess
 import sys
 
+import evener
 import functions
 import pytest
-
-import evener
 
 joblib = pytest.importorskip("joblib")
 

@@ -7,10 +7,9 @@ import threading
 import time
 import traceback
 
+import evener
 import functions
 import pytest
-
-import evener
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
@@ -275,7 +274,7 @@ def test_the_report_and_the_trace_count_every_item():
     assert report["items"] == report["done"] == 100
     assert sum(device["items"] for device in report["devices"]) == 100
     spans = [event for event in json.loads(last.trace())["traceEvents"] if event["ph"] == "X"]
-    assert sum(span["args"]["accepted"] for span in spans) == 96
+    assert sum(span["args"]["accepted"] for span in spans) + last.home[0] == 100
     assert "100 of 100 items" in last.report() and "<table>" in last._repr_html_()
 
 
@@ -291,3 +290,19 @@ def test_progress_is_shown_when_asked_for(capsys):
     assert "100/100" in capsys.readouterr().err
     list(evener.map(functions.slow_square, range(10), home=0))
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("home", [None, 0])
+@pytest.mark.parametrize("at", [0, 1, 3, 40])
+@pytest.mark.parametrize("kind", [list, iter])
+def test_stop_iteration_of_a_function_is_an_error_and_loses_no_item(home, at, kind):
+    def work(x):
+        if x == at:
+            raise StopIteration
+        return x
+
+    results = []
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        for result in evener.map(work, kind(range(50)), home=home):
+            results.append(result)
+    assert results == list(range(at))

@@ -1,14 +1,14 @@
 """The pool is a concurrent.futures.Executor."""
 
 import concurrent.futures
+import concurrent.futures.process
 import os
 import threading
 import time
 
+import evener
 import functions
 import pytest
-
-import evener
 
 
 def test_it_is_an_executor():
@@ -108,3 +108,45 @@ def test_threads_can_submit_at_once():
 def test_a_pool_of_a_device_that_is_not_here_is_refused():
     with pytest.raises(ValueError, match="there are cpu"):
         evener.Pool(devices="cuda:77")
+
+
+def test_callbacks_may_submit_and_take_locks_that_submitters_hold():
+    lock, done = threading.Lock(), threading.Event()
+    results = []
+    with evener.Pool(2) as pool:
+
+        def next_call(future):
+            with lock:
+                results.append(future.result())
+                if len(results) < 200:
+                    pool.submit(functions.square, len(results)).add_done_callback(next_call)
+                else:
+                    done.set()
+
+        for _ in range(4):
+            with lock:
+                pool.submit(functions.square, 1).add_done_callback(next_call)
+                time.sleep(0.01)
+        assert done.wait(30)
+
+
+def test_a_pool_that_is_dropped_finishes_its_futures_and_ends(nothing_left):
+    pool = evener.Pool(2)
+    futures = [pool.submit(functions.slow_square, x) for x in range(30)]
+    del pool
+    assert [future.result(30) for future in futures] == [x * x for x in range(30)]
+
+
+def test_workers_use_modules_that_were_reloaded(tmp_path, monkeypatch):
+    import importlib
+    import sys
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "edited.py").write_text("def f(x):\n    return x + 1\n")
+    import edited
+
+    assert list(evener.map(edited.f, range(3), home=0)) == [1, 2, 3]
+    (tmp_path / "edited.py").write_text("def f(x):\n    return x + 100\n")
+    importlib.reload(edited)
+    assert list(evener.map(edited.f, range(3), home=0)) == [100, 101, 102]

@@ -11,10 +11,9 @@ import signal
 import threading
 import time
 
+import evener
 import pytest
 from conftest import children
-
-import evener
 
 
 class Fault(Exception):

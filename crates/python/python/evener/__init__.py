@@ -25,10 +25,23 @@ _HOMES = {
     "NotLoadable": "errors",
     "PicklingError": "errors",
     "RemoteError": "errors",
-    "WorkerDied": "errors",
+    "WorkerDied": "worker_died",
 }
 
-__all__ = sorted(_HOMES)
+__all__ = [
+    "LastRun",
+    "NotLoadable",
+    "PicklingError",
+    "Pool",
+    "RemoteError",
+    "WorkerDied",
+    "device",
+    "devices",
+    "last_run",
+    "map",
+    "put",
+    "shut_down",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -51,13 +64,14 @@ if TYPE_CHECKING:
     from ._schedule.default import shut_down
     from ._schedule.kept_values import put
     from .devices import device, devices
-    from .errors import NotLoadable, PicklingError, RemoteError, WorkerDied
+    from .errors import NotLoadable, PicklingError, RemoteError
     from .loops.explain import explain, explain_file
     from .loops.reasons import NotParallel
     from .mapping import map
     from .parallel import parallel
     from .pool import Pool
     from .report import LastRun, last_run
+    from .worker_died import WorkerDied
 
 
 if not hasattr(sys, "_evener_worker"):

@@ -16,7 +16,7 @@ def register_now_or_later() -> None:
 
         register()
     else:
-        sys.meta_path.insert(0, JoblibFinder())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, JoblibFinder())
 
 
 class JoblibFinder:
@@ -28,7 +28,7 @@ class JoblibFinder:
             return None
         from importlib.util import find_spec
 
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         spec = find_spec(name)
         if spec is None or spec.loader is None:
             return None

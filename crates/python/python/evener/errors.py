@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import pickle
-from concurrent.futures.process import BrokenProcessPool
 
 from ._worker.failures import RemoteError
 
-__all__ = ["NotLoadable", "PicklingError", "RemoteError", "WorkerDied"]
-
-
-class WorkerDied(BrokenProcessPool):
-    """The worker of an item was killed, or crashed, more often than `retries` allows; or no worker could be started."""
+__all__ = ["NotLoadable", "PicklingError", "RemoteError"]
 
 
 class PicklingError(pickle.PicklingError):

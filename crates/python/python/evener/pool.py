@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from concurrent.futures import Executor, Future
+from functools import partial
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _worker
@@ -46,8 +48,12 @@ class Pool(Executor):
         self._driver: Driver = default.new_driver(lanes, first)
         self._options = Options(workers=len(lanes), retries=retries, timeout=timeout, style="call", label="submit")
         self._job: Optional[CallsJob] = None
-        self._lock = threading.Lock()
+        # The driver's own lock: futures' callbacks run without it, and may submit.
+        self._lock = self._driver.lock
         self._is_shut_down = False
+        self._held: List[Optional[CallsJob]] = [None]
+        # As for other executors, a pool that nobody has any more ends after its last future.
+        weakref.finalize(self, _release, self._driver, self._held).atexit = False
 
     @property
     def workers(self) -> int:
@@ -78,10 +84,11 @@ class Pool(Executor):
             if self._job is None or self._job.is_over:
                 self._job = CallsJob(self._driver, self._options, len(self._driver.lanes))
                 self._driver.add(self._job)
+                self._held[0] = self._job
             self._job.add(future, fn, args, kwargs)
         return future
 
-    def map(  # type: ignore[override]
+    def map(
         self,
         fn: Callable[..., Any],
         *iterables: Iterable[Any],
@@ -155,17 +162,18 @@ class CallsJob(Job):
     def cancel_pending(self) -> None:
         """Cancels all futures that no worker has."""
         with self.driver.lock:
-            for future, _ in list(self._calls.values()):
-                future.cancel()
+            futures = [future for future, _ in self._calls.values()]
+        for future in futures:
+            future.cancel()
 
     def cancel(self, futures: Sequence["Future[Any]"]) -> None:
         """Cancels futures: the workers of those that run are killed."""
         from concurrent.futures import CancelledError
 
+        wanted = {future for future in futures if not future.cancel()}
         with self.driver.lock:
-            wanted = set(futures)
             for index, (future, _) in list(self._calls.items()):
-                if future in wanted and not future.cancel():
+                if future in wanted:
                     self.driver.kill_worker_of(self, index)
                     self.settle(index, CancelledError())
 
@@ -206,27 +214,46 @@ class CallsJob(Job):
             held = self._calls.pop(index, None)
             count = buffers_of(entry)
             if held is not None:
-                try:
-                    held[0].set_result(value_of(entry, buffers[used : used + count]))
-                except BaseException as error:
-                    held[0].set_exception(error)
+                self.driver.later(partial(_set_result, held[0], entry, buffers[used : used + count]))
             used += count
 
     def deliver_error(self, index: int, error: BaseException) -> None:
         held = self._calls.pop(index, None)
         if held is not None:
-            held[0].set_exception(error)
+            self.driver.later(partial(_set_error, held[0], error))
 
     def fail(self, error: BaseException) -> None:
         calls, self._calls = self._calls, {}
         for future, _ in calls.values():
-            if future.running() or future.set_running_or_notify_cancel():
-                future.set_exception(error)
+            self.driver.later(partial(_set_error, future, error))
 
     def finished(self) -> None:
-        self._ended.set()
+        self.driver.later(self._ended.set)
         for at_end in self._at_end:
-            at_end()
+            self.driver.later(at_end)
+
+
+def _set_result(future: "Future[Any]", entry: Any, buffers: Sequence[memoryview]) -> None:
+    try:
+        value = value_of(entry, buffers)
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(value)
+
+
+def _set_error(future: "Future[Any]", error: BaseException) -> None:
+    if future.running() or future.set_running_or_notify_cancel():
+        future.set_exception(error)
+
+
+def _release(driver: Driver, held: List[Optional[CallsJob]]) -> None:
+    """Ends a driver after the last call."""
+    job = held[0]
+    if job is None or job.is_over:
+        driver.shut_down(0.0)
+    else:
+        job.close_when_done(lambda: driver.shut_down(0.0))
 
 
 def _run_here(future: "Future[Any]", fn: Any, args: Any, kwargs: Any) -> None:

@@ -14,11 +14,13 @@ import pickle
 import selectors
 import threading
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from collections import deque
+from typing import Callable, Deque, Dict, List, Mapping, Optional, Tuple
 
 from .._worker import frames
 from .._worker.failures import unpack
-from ..errors import NotLoadable, WorkerDied
+from ..errors import NotLoadable
+from . import reloads
 from .job import Job
 from .worker_process import WorkerProcess, start_state
 
@@ -41,7 +43,8 @@ class Lane:
         self.device = device
         self.environment = environment
         self.worker: Optional[WorkerProcess] = None
-        self.failed_starts = 0
+        #: How often in a row it died before it was ready. One that something else killed may well start the next time.
+        self.failed_starts = 0.0
 
 
 class Driver:
@@ -62,6 +65,7 @@ class Driver:
         self._turn = 0
         self._thread: Optional[threading.Thread] = None
         self._stopping = False
+        self._is_closed = False
         self._started: Dict[int, float] = {}
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe()
@@ -69,6 +73,8 @@ class Driver:
         os.set_blocking(self._wake_write, False)
         self._selector.register(self._wake_read, selectors.EVENT_READ, None)
         self._is_awake = False
+        self._deferred: Deque[Callable[[], None]] = deque()
+        self._modules: Dict[str, Tuple[int, int]] = {}
 
     # What other threads call.
 
@@ -97,17 +103,35 @@ class Driver:
 
     def add(self, job: Job) -> None:
         """Adds a job."""
+        modules = reloads.state()
         with self.lock:
             if self.broken is not None:
                 raise self.broken
             if self._stopping:
                 raise RuntimeError("the pool has been shut down")
+            self._replace_stale(modules)
             self._jobs.append(job)
             self._by_number[job.number] = job
             for index, lane in enumerate(self.lanes[: job.lanes]):
                 if lane.worker is not None and lane.worker.ready:
                     job.run.attach(index, lane.worker.claims)
         self._begin()
+        self.wake()
+
+    def _replace_stale(self, modules: Dict[str, Tuple[int, int]]) -> None:
+        """Ends idle workers that have imported modules which were reloaded since."""
+        stale, self._modules = self._modules, modules
+        if not reloads.is_stale(stale, modules):
+            return
+        log.info("modules were reloaded, so workers are started anew")
+        for lane in self.lanes:
+            if lane.worker is not None and lane.worker.job is None:
+                lane.worker.ready = False
+                lane.worker.kill("idle")
+
+    def later(self, call: Callable[[], None]) -> None:
+        """Calls a function in the driver's thread, without the driver's lock: it may run the user's code."""
+        self._deferred.append(call)
         self.wake()
 
     def stop(self, job: Job, kill: bool = False) -> None:
@@ -132,12 +156,16 @@ class Driver:
 
     def wake(self) -> None:
         """Wakes the driver's thread."""
-        if not self._is_awake:
-            self._is_awake = True
-            try:
-                os.write(self._wake_write, b"!")
-            except OSError:
-                pass
+        if self._is_awake:
+            return
+        # Under the lock, so that the descriptor is not another file's by now.
+        with self.lock:
+            if not self._is_awake and not self._is_closed:
+                self._is_awake = True
+                try:
+                    os.write(self._wake_write, b"!")
+                except BlockingIOError:
+                    pass
 
     def shut_down(self, wait: float) -> None:
         """Ends all workers and the thread: idle workers by themselves, others at once."""
@@ -159,6 +187,9 @@ class Driver:
 
     def forget_in_child(self) -> None:
         """Closes the descriptors of this driver in a forked process: its workers belong to the other process."""
+        if self._is_closed:
+            # Its descriptors are others' by now.
+            return
         for lane in self.lanes:
             if lane.worker is not None:
                 lane.worker.close()
@@ -182,11 +213,14 @@ class Driver:
             while not self._stopping:
                 with self.lock:
                     wait = self._step()
-                events = self._selector.select(wait)
-                self._is_awake = False
+                self._run_deferred()
+                events = self._selector.select(0.0 if self._deferred else wait)
+                if self._is_awake or any(key.data is None for key, _ in events):
+                    self._hear_wake()
                 with self.lock:
                     for key, mask in events:
                         self._handle(key, mask)
+                self._run_deferred()
         except BaseException as error:
             # A mistake here must never leave a caller waiting.
             log.exception("the driver of the workers failed")
@@ -197,7 +231,25 @@ class Driver:
         finally:
             self._close()
 
+    def _hear_wake(self) -> None:
+        """Takes note of `wake`. Whoever calls it from here on wakes the thread again."""
+        try:
+            os.read(self._wake_read, 4096)
+        except BlockingIOError:
+            # The other thread has not written yet: it will, and this thread wakes once more for nothing.
+            pass
+        # After reading: a thread that finds the flag set writes nothing, and what it did before is seen from here on.
+        self._is_awake = False
+
+    def _run_deferred(self) -> None:
+        while self._deferred:
+            try:
+                self._deferred.popleft()()
+            except Exception:
+                log.exception("a callback failed")
+
     def _close(self) -> None:
+        self._run_deferred()
         with self.lock:
             workers = [lane.worker for lane in self.lanes if lane.worker is not None]
             for worker in workers:
@@ -207,11 +259,12 @@ class Driver:
                 worker.close()
             for lane in self.lanes:
                 lane.worker = None
+            self._is_closed = True
+            self._is_awake = True
+            self._stopping = True
             self._selector.close()
             os.close(self._wake_read)
             os.close(self._wake_write)
-            self._is_awake = True
-            self._stopping = True
 
     def _step(self) -> float:
         """Gives idle workers work, and starts workers. Returns how many seconds to wait for events."""
@@ -276,7 +329,7 @@ class Driver:
 
     def _start_failed(self, index: int, how: str) -> None:
         lane = self.lanes[index]
-        lane.failed_starts += 1
+        lane.failed_starts += 0.1 if "killed" in how else 1.0
         if lane.failed_starts < MOST_FAILED_STARTS:
             return
         for job in list(self._jobs):
@@ -347,10 +400,6 @@ class Driver:
     def _handle(self, key: selectors.SelectorKey, mask: int) -> None:
         worker = key.data
         if worker is None:
-            try:
-                os.read(self._wake_read, 4096)
-            except BlockingIOError:
-                pass
             return
         if self.lanes[worker.lane].worker is not worker:
             # It was removed by an earlier event.
@@ -423,7 +472,7 @@ class Driver:
         worker.ready = True
         worker.idle_since = now = time.monotonic()
         self.start_seconds = now - self._started[worker.lane]
-        self.lanes[worker.lane].failed_starts = 0
+        self.lanes[worker.lane].failed_starts = 0.0
         for job in self._jobs:
             if worker.lane < job.lanes and job.run.outcome is None:
                 job.run.attach(worker.lane, worker.claims)
@@ -492,6 +541,8 @@ class Driver:
         self._jobs.remove(job)
         del self._by_number[job.number]
         if job.run.outcome == "no worker left":
+            from ..worker_died import WorkerDied
+
             last = job.failures[-1][1] if job.failures else "no worker could be started"
             job.fail(WorkerDied("no worker is left for %s: %s" % (job.options.label, last)))
         for lane in self.lanes:

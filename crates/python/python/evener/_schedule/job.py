@@ -10,7 +10,6 @@ from .._evener import Run
 from .._worker.failures import unpack
 from .._worker.shared_files import write_parts
 from .._worker.values import ERROR, SKIPPED, VALUE, unpickle_value
-from ..errors import WorkerDied
 from .options import Options
 from .pickling import SKIP, pickle_function, pickle_items
 
@@ -159,7 +158,10 @@ class Job:
     def _death_error(self, index: int, how: str, timed_out: bool, deaths: int) -> BaseException:
         times = "" if deaths == 1 else " (%d times)" % deaths
         if timed_out:
-            return TimeoutError("item %d of %s took longer than %g s%s" % (index, self.options.label, self.options.timeout, times))
+            parts = (index, self.options.label, self.options.timeout or 0.0, times)
+            return TimeoutError("item %d of %s took longer than %g s%s" % parts)
+        from ..worker_died import WorkerDied
+
         return WorkerDied("the worker of item %d of %s %s%s" % (index, self.options.label, how, times))
 
     def close(self) -> None:

@@ -95,7 +95,7 @@ def _referring(base: Type[Any]) -> Type[Any]:
         return _classes[base]
     from .._worker.main import value_of
 
-    class Referring(base):  # type: ignore[misc, valid-type]
+    class Referring(base):  # type: ignore[misc]
         """Pickles kept values by their number."""
 
         def reducer_override(self, value: Any) -> Any:

@@ -6,29 +6,35 @@ import itertools
 import logging
 import sys
 import time
+from operator import length_hint
 from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, Iterator, Optional, Sequence
 
 from .. import _worker, report
 from .._worker.main import log_at_home
 from ..errors import PicklingError
+from ..progress import bar_for
 from . import watch
 from .options import Options
 from .ordered_job import OrderedJob
 from .pays import Estimate
-from ..progress import bar_for
 
 if TYPE_CHECKING:
     from .driver import Driver
 
 log = logging.getLogger("evener")
 
+#: A function that raises StopIteration ends the built-in map without a word. Here it is an error, as in a generator.
+STOPPED = "the function raised StopIteration"
+
 #: Cheap items run at home in blocks of this many at most, between two looks at the clock.
-LARGEST_BLOCK = 256
+LARGEST_BLOCK = 512
 #: After this many seconds, a thread watches for expensive items, and blocks may be larger.
 WATCHED_FROM = 0.5e-3
 LARGEST_WATCHED_BLOCK = 8192
 #: Items that take less than this many seconds are cheap.
 CHEAP = 20e-6
+#: Number of cheap items that say little about the next ones.
+FEW = 64
 
 
 def ordered(
@@ -36,7 +42,7 @@ def ordered(
     items: Iterable[Any],
     *,
     where: Optional[Driver] = None,
-    options: Options = Options(),
+    options: Optional[Options] = None,
 ) -> Ordered:
     """Yields function(index, item) for each item, in order, computed by the workers of `where`.
 
@@ -44,7 +50,7 @@ def ordered(
     results, in the thread that iterates, a bounded number of them. An exception of an item is raised in its place. Closing the
     iterator cancels what is in flight.
     """
-    return Ordered(function, items, where, options)
+    return Ordered(function, items, where, options if options is not None else Options())
 
 
 class Ordered:
@@ -125,7 +131,7 @@ class Course:
         sequence = _as_sequence(source)
         length = len(sequence) if sequence is not None else _length(source, options)
         iterator = iter(source)
-        estimate = Estimate(options, self._where, length)
+        estimate = Estimate(self._function, options, self._where, length)
         try:
             is_over = yield from self._at_home(sequence, iterator, estimate)
             if not is_over:
@@ -141,6 +147,13 @@ class Course:
         if style == "items":
             return itertools.starmap(self._function, items)
         return map(self._function, itertools.count(self.home_items), items)
+
+    def _one(self, item: Any) -> Any:
+        """The result of the next item."""
+        style = self.options.style
+        if style == "item":
+            return self._function(item)
+        return self._function(*item) if style == "items" else self._function(self.home_items, item)
 
     def _at_home(
         self, sequence: Optional[Sequence[Any]], iterator: Iterator[Any], estimate: Estimate
@@ -163,12 +176,14 @@ class Course:
                 return True
             began = clock()
             # One item, timed.
-            result = list(self._mapped((item,)))
+            result = (self._one(item),)
             took = clock() - began
             self.home_items += 1
             self.home_seconds += took
             yield result
-            if estimate.pays(took, self.home_items, item, result):
+            # The time of one cheap item says little: those of a block say more.
+            is_known = took > CHEAP or self.home_items > FEW
+            if is_known and estimate.pays(took, self.home_items, item, result):
                 return False
             if took > CHEAP or most is not None:
                 block = 1
@@ -177,7 +192,10 @@ class Course:
             began = clock()
             if sequence is None:
                 block = min(block * 2, LARGEST_BLOCK)
-                yield self._mapped(itertools.islice(iterator, block))
+                inner: Iterator[Any] = itertools.islice(iterator, block)
+                yield self._mapped(inner)
+                if next(inner, nothing) is not nothing:
+                    raise RuntimeError(STOPPED)
             else:
                 watched = self.home_seconds > WATCHED_FROM or watch.is_awake()
                 block = min(block * 2, LARGEST_WATCHED_BLOCK if watched else LARGEST_BLOCK)
@@ -190,11 +208,15 @@ class Course:
                 finally:
                     if watched:
                         watch.end(id(self))
+                if length_hint(inner):
+                    raise RuntimeError(STOPPED)
                 block = len(part)
             elapsed = clock() - began
             self.home_items += block
             # What the caller did with the results is in the elapsed time too.
             self.home_seconds += min(elapsed, took * block)
+            if block:
+                estimate.block_took(elapsed / block)
             if elapsed > 50 * CHEAP and elapsed > 4 * took * block:
                 block = 1
         return False

@@ -18,14 +18,18 @@ SHORT = 1e-3
 WAKING = 1e-3
 #: Workers must save this many times what they cost, since the estimate is one.
 MARGIN = 1.5
-#: Bytes per second between processes, for large values.
+#: Bytes per second between processes, for large values; and into memory that all workers share.
 BANDWIDTH = 1e9
+WRITE_BANDWIDTH = 2e9
 
 
 class Estimate:
     """What is known about the time of a run: at home, and with workers."""
 
-    def __init__(self, options: Options, where: Optional[Driver], length: Optional[int]) -> None:
+    def __init__(
+        self, function: Any, options: Options, where: Optional[Driver], length: Optional[int]
+    ) -> None:
+        self._function = function
         self._options = options
         self._where = where
         #: The number of items, if it is known.
@@ -34,6 +38,8 @@ class Estimate:
         self.seconds_per_item: Optional[float] = None
         #: Seconds that sending an item and its result takes this process and a worker together, once known.
         self._sending: Optional[float] = None
+        #: Seconds that sending the function takes, with all that it refers to, once known.
+        self._sending_function: Optional[float] = None
         self._is_starting = False
         self._recent = 0.0
 
@@ -61,14 +67,14 @@ class Estimate:
         if known is None:
             return False
         self.seconds_per_item, self._sending = known
-        return self._saves(self.length, start=True)
+        return self._saves(self.length)
 
     def pays(self, took: float, done: int, item: Any, result: Any) -> bool:
         """Whether workers pay for the items after the first `done`, of which the last one took `took` seconds here."""
         # Of an iterator, as much as is done may be left.
         left = done if self.length is None else self.length - done
         # Later items count more: they may be of another kind than the first.
-        recent = took if done == 1 else 0.7 * self._recent + 0.3 * took
+        recent = took if self._recent == 0.0 else 0.7 * self._recent + 0.3 * took
         self._recent = recent
         if left * recent < SHORT:
             return False
@@ -77,14 +83,19 @@ class Estimate:
             return False
         if self._sending is None:
             self._sending = _sending_seconds(item, result[0])
-        return self._saves(left, start=True)
+        return self._saves(left)
+
+    def block_took(self, each: float) -> None:
+        """Learns from cheap items that ran in a block, with what the caller did between them."""
+        if self._recent == 0.0 or each < self._recent:
+            self._recent = each
 
     def _could_save(self, left: int, mean: float) -> bool:
         """A quick look: whether workers would pay if sending took no time."""
         cores = default.cores()
         return cores > 1 and left * mean * (1.0 - 1.0 / cores) > WAKING * MARGIN
 
-    def _saves(self, left: int, start: bool) -> bool:
+    def _saves(self, left: int) -> bool:
         """Whether workers save time. If they have to be started, starts them while the caller goes on."""
         each, sending = self.seconds_per_item or 0.0, self._sending or 0.0
         driver = self._where if self._where is not None else default.running_driver()
@@ -92,6 +103,11 @@ class Estimate:
         speedup = max(1, min(count, default.cores(), left))
         # This process takes part in sending, for all workers.
         saved = left * (each - max((each + sending) / speedup, sending / 2))
+        if saved <= WAKING * MARGIN:
+            return False
+        if self._sending_function is None:
+            self._sending_function = _function_seconds(self._function)
+        saved -= self._sending_function
         if driver is not None and driver.has_ready_workers:
             return saved > WAKING * MARGIN
         starting = costs.start_seconds()
@@ -117,17 +133,33 @@ class Estimate:
             costs.learn(key, each, self._sending or 0.0)
 
 
+def _function_seconds(function: Any) -> float:
+    """Seconds that sending a function takes: its large buffers are written once, and mapped by all workers."""
+    from .pickling import pickle_function
+
+    began = time.perf_counter()
+    try:
+        data, buffers = pickle_function(function, "the function")
+    except Exception:
+        # The run will say so, in its place.
+        return 0.0
+    size = len(data) + sum(memoryview(part).nbytes for part in buffers)
+    return time.perf_counter() - began + size / WRITE_BANDWIDTH
+
+
 def _sending_seconds(item: Any, result: Any) -> float:
     """Seconds that sending an item and its result takes, by trying once."""
-    from .._worker.values import pickle_value, unpickle_value
-    from .pickling import dumps
+    from .._worker.values import ATOMS, pickle_value, unpickle_value
+    from .pickling import choose
 
     total = 0.0
     for value in (item, result):
+        if type(value) in ATOMS and not isinstance(value, (str, bytes)):
+            continue
         buffers: Any = []
         began = time.perf_counter()
         try:
-            entry = pickle_value(value, buffers, dumps)
+            entry = pickle_value(value, buffers, choose(value))
             unpickle_value(entry, buffers)
         except Exception:
             # The run will say so, in its place.

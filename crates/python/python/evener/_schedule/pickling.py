@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import sys
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, Callable, List, Optional, Tuple
 
 from .._worker.values import ATOMS, pickle_value, plain_dumps
@@ -26,7 +27,7 @@ def pickle_function(function: Any, what: str) -> Tuple[bytes, List[Any]]:
     """Pickles a function with everything that it refers to. Returns the pickle and its large buffers."""
     buffers: List[Any] = []
     try:
-        entry = pickle_value(function, buffers, _choose(function))
+        entry = pickle_value(function, buffers, choose(function))
     except Exception as error:
         raise PicklingError("%s cannot be sent to another process: %s" % (what, error)) from error
     return entry[1], buffers
@@ -48,7 +49,7 @@ def pickle_items(items: Any, first: int) -> Tuple[Any, List[Any], List[Tuple[int
             continue
         before = len(buffers)
         try:
-            entries.append(pickle_value(item, buffers, _choose(item)))
+            entries.append(pickle_value(item, buffers, choose(item)))
         except Exception as error:
             del buffers[before:]
             kind = type(item)
@@ -79,11 +80,13 @@ def _skip() -> Marker:
 SKIP = _skip()
 
 
-def _choose(value: Any) -> Callable[..., bytes]:
+def choose(value: Any) -> Callable[..., bytes]:
     """The standard pickler for what is known to be importable by workers, which is faster, and `dumps` for all else."""
     if kept_values.any_kept():
         return dumps
     kind = type(value)
+    if kind is FunctionType or kind is BuiltinFunctionType:
+        return plain_dumps if _can_be_imported(value) else dumps
     if kind is tuple and ATOMS.issuperset(map(type, value)):
         return plain_dumps
     numpy = sys.modules.get("numpy")
@@ -93,6 +96,17 @@ def _choose(value: Any) -> Callable[..., bytes]:
         if isinstance(value, numpy.generic) and kind.__module__ == "numpy":
             return plain_dumps
     return dumps
+
+
+def _can_be_imported(function: Any) -> bool:
+    """Whether workers find a function by its name: in a module that is not the program, and not to be sent by value."""
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    cloudpickle = sys.modules.get("cloudpickle")
+    if module is None or module.__name__ == "__main__" or getattr(module, "__spec__", None) is None:
+        return False
+    if cloudpickle is not None and cloudpickle.list_registry_pickle_by_value():
+        return False
+    return getattr(module, function.__qualname__, None) is function
 
 
 def whole_pickle(value: Any, what: str) -> bytes:

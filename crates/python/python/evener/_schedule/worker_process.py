@@ -84,8 +84,12 @@ class WorkerProcess:
         self.flush()
 
     def send_values(self) -> None:
-        """Sends the values of `evener.put` that it does not have."""
-        for value in kept_values.kept():
+        """Sends the values of `evener.put` that it does not have, and drops those that are not used any more."""
+        kept = kept_values.kept()
+        for number in self._values.difference(value.number for value in kept):
+            self._values.discard(number)
+            self.send(frames.FORGET_VALUE, number)
+        for value in kept:
             if value.number not in self._values:
                 self._values.add(value.number)
                 sizes = [_Sized(size) for size in value.sizes]
@@ -99,7 +103,9 @@ class WorkerProcess:
                 sent = frames.send(self.socket, data, file)
             except (BlockingIOError, InterruptedError):
                 return
-            except OSError:
+            except OSError as error:
+                if error.errno == frames.TOO_MANY_FILES:
+                    return
                 # It has ended, which its socket or its exit file will show.
                 self._drop_outgoing()
                 return
@@ -169,6 +175,8 @@ def start_state(device: str, initializer: Optional[bytes]) -> Dict[str, Any]:
 
 
 def _spawn(theirs: int, claims: int, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    if not sys.executable:
+        raise OSError("it is unknown where the Python interpreter is (sys.executable is empty)")
     package = os.path.dirname(os.path.dirname(os.path.abspath(_worker.__file__)))
     numbers = [str(number) for number in (theirs, claims, os.getpid())]
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]

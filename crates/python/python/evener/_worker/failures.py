@@ -86,7 +86,7 @@ def unpack(packed: Any, loads: Callable[[bytes], Any]) -> BaseException:
     for error, (_, frames, cause, context, suppress, notes) in zip(errors, packed):
         if notes:
             # Not every exception takes them along when it is pickled.
-            error.__notes__ = notes  # type: ignore[attr-defined]
+            error.__notes__ = notes
         error.__cause__ = None if cause is None else errors[cause]
         error.__context__ = None if context is None else errors[context]
         error.__suppress_context__ = suppress

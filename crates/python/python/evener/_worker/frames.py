@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import _socket
+import errno
 import os
 import struct
+import time
 
 from .shared_files import map_parts, write_parts
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any, List, Optional, Sequence, Tuple
 
 # From the driver to a worker.
-START, FUNCTION, CHUNK, FORGET, VALUE, EXIT = range(6)
+START, FUNCTION, CHUNK, FORGET, VALUE, FORGET_VALUE, EXIT = range(7)
 # From a worker to its driver.
 READY, RESULTS, LAST_RESULTS, FAILED, LOG = range(16, 21)
 
@@ -25,6 +27,8 @@ LARGEST_INLINE = 1 << 18
 _RIGHTS = _socket.CMSG_SPACE(4 * 8)
 _CLOEXEC = getattr(_socket, "MSG_CMSG_CLOEXEC", 0)
 _READ = 1 << 18
+#: The system allows a user only so many files on their way through sockets. They arrive soon.
+TOO_MANY_FILES = getattr(errno, "ETOOMANYREFS", -1)
 
 
 class Frame:
@@ -106,15 +110,22 @@ class Reader:
 def send(socket: Any, data: bytes, file: Optional[int]) -> int:
     """Sends the beginning of a frame, and its file. Returns how many bytes were sent."""
     if file is None:
-        return socket.send(data)
+        return int(socket.send(data))
     rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", file))]
-    return socket.sendmsg([data], rights)
+    return int(socket.sendmsg([data], rights))
 
 
 def send_all(socket: Any, data: bytes, file: Optional[int]) -> None:
     """Sends a frame over a blocking socket, and closes its file."""
     try:
-        sent = send(socket, data, file)
+        while True:
+            try:
+                sent = send(socket, data, file)
+                break
+            except OSError as error:
+                if error.errno != TOO_MANY_FILES:
+                    raise
+                time.sleep(0.001)
     finally:
         if file is not None:
             os.close(file)

@@ -95,6 +95,8 @@ class Worker:
                 self._functions.pop(frame.job, None)
             elif frame.kind == frames.VALUE:
                 self._load_value(frame)
+            elif frame.kind == frames.FORGET_VALUE:
+                self.values.pop(frame.job, None)
             elif frame.kind == frames.START:
                 self._start(frame)
             elif frame.kind == frames.EXIT:

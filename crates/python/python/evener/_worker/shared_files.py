@@ -57,6 +57,19 @@ def write_parts(parts: Sequence[Any]) -> int:
     return descriptor
 
 
+def _read(descriptor: int, length: int) -> bytearray:
+    """Reads the beginning of a file."""
+    data = bytearray(length)
+    view = memoryview(data)
+    position = 0
+    while position < length:
+        count = os.preadv(descriptor, [view[position:]], position)
+        if not count:
+            raise OSError("a shared file is shorter than it should be")
+        position += count
+    return data
+
+
 def map_parts(descriptor: int, sizes: Sequence[int], writable: bool) -> List[memoryview]:
     """Maps the parts that `write_parts` wrote, and closes the descriptor. The parts keep the mapping."""
     try:
@@ -64,7 +77,13 @@ def map_parts(descriptor: int, sizes: Sequence[int], writable: bool) -> List[mem
         if not length:
             return [memoryview(b"") for _ in sizes]
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        whole = memoryview(mmap.mmap(descriptor, length, access=access))
+        try:
+            whole = memoryview(mmap.mmap(descriptor, length, access=access))
+        except OSError:
+            # A process may have so many mappings, by default 65,530. The next ones are copies.
+            whole = memoryview(_read(descriptor, length))
+            if not writable:
+                whole = whole.toreadonly()
     finally:
         os.close(descriptor)
     parts = []
