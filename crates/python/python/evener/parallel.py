@@ -107,7 +107,7 @@ class Parallel:
         try:
             return self._run(*args, **kwargs)
         except BaseException as error:
-            error.__traceback__ = _merged(error.__traceback__)
+            _merge_all(error)
             raise
 
     @property
@@ -250,6 +250,19 @@ def _merged(traceback: Optional[types.TracebackType]) -> Optional[types.Tracebac
     for frame, instruction, line in reversed(kept):
         made = types.TracebackType(made, frame, instruction, line)
     return made
+
+
+def _merge_all(error: BaseException) -> None:
+    """Does so for an exception and those that it is chained to."""
+    todo: List[Optional[BaseException]] = [error]
+    seen: List[BaseException] = []
+    while todo:
+        one = todo.pop()
+        if one is None or any(one is other for other in seen):
+            continue
+        seen.append(one)
+        one.__traceback__ = _merged(one.__traceback__)
+        todo += [one.__cause__, one.__context__]
 
 
 def _restored(function: types.FunctionType, settings: Settings, source: Optional[Text]) -> Parallel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import os
 import textwrap
 
 from hypothesis import HealthCheck, given, settings
@@ -156,7 +157,7 @@ def check(lines):
     compare(build(lines), make=arguments)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=int(os.environ.get("EVENER_TEST_EXAMPLES", "300")), deadline=None, suppress_health_check=list(HealthCheck))
 @given(functions())
 def test_loops_from_a_grammar(lines):
     check(lines)

@@ -194,6 +194,10 @@ class Run:
             if share and not self.refused and self._pays():
                 yield from self._observe(peeked)
                 continue
+            if size >= 8 and self.streams is None and not policy.forced and self._little_left():
+                yield iter((peeked,))
+                yield self.source
+                continue
             before = time.perf_counter()
             start = self.index
             yield self._chunk(peeked, size if share and not self.refused else None)
@@ -222,6 +226,10 @@ class Run:
             finally:
                 for source, state in zip(streams.sources, own):
                     source.restore(state)
+
+    def _little_left(self) -> bool:
+        """Whether the rest would be done before workers could help: it runs without looking at the clock."""
+        return self.hint is not None and self.hint >= 0 and (self.hint - self.index) * self.pace < self.policy.least_total
 
     def _pays(self) -> bool:
         policy = self.policy

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import sys
 import types
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Set, Tuple
@@ -94,8 +93,7 @@ def _compile(definition: ast.FunctionDef, original: types.CodeType, rewriter: "_
     compiled = compile(module, original.co_filename, "exec", flags=original.co_flags & FLAGS, dont_inherit=True)
     outer = next(c for c in compiled.co_consts if isinstance(c, types.CodeType))
     inner = next(c for c in outer.co_consts if isinstance(c, types.CodeType) and c.co_name == name)
-    return _renamed(inner, original.co_name, original, rewriter.names).replace(co_firstlineno=original.co_firstlineno) \
-        if sys.version_info < (3, 10) else _renamed(inner, original.co_name, original, rewriter.names)
+    return _renamed(inner, original.co_name, original, rewriter.names)
 
 
 def _renamed(code: types.CodeType, name: str, original: types.CodeType, names: Dict[str, str]) -> types.CodeType:
