@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 #: Where each public name is. They are imported when they are first used, so that worker processes start fast.
 _HOMES = {
-    "parallel": "parallel",
+    "parallel": "decorator",
     "explain": "loops.explain",
     "explain_file": "loops.explain",
     "NotParallel": "loops.reasons",
@@ -18,8 +18,8 @@ _HOMES = {
     "put": "_schedule.kept_values",
     "Pool": "pool",
     "shut_down": "_schedule.default",
-    "device": "devices",
-    "devices": "devices",
+    "device": "device_list",
+    "devices": "device_list",
     "last_run": "report",
     "LastRun": "report",
     "NotLoadable": "errors",
@@ -31,14 +31,18 @@ _HOMES = {
 __all__ = [
     "LastRun",
     "NotLoadable",
+    "NotParallel",
     "PicklingError",
     "Pool",
     "RemoteError",
     "WorkerDied",
     "device",
     "devices",
+    "explain",
+    "explain_file",
     "last_run",
     "map",
+    "parallel",
     "put",
     "shut_down",
 ]
@@ -63,12 +67,12 @@ def __dir__() -> List[str]:
 if TYPE_CHECKING:
     from ._schedule.default import shut_down
     from ._schedule.kept_values import put
-    from .devices import device, devices
+    from .decorator import parallel
+    from .device_list import device, devices
     from .errors import NotLoadable, PicklingError, RemoteError
     from .loops.explain import explain, explain_file
     from .loops.reasons import NotParallel
     from .mapping import map
-    from .parallel import parallel
     from .pool import Pool
     from .report import LastRun, last_run
     from .worker_died import WorkerDied

@@ -279,7 +279,7 @@ def _lanes(
     names = [devices] if isinstance(devices, str) else list(devices or ["cpu"])
     lanes: List[Lane] = []
     if names != ["cpu"]:
-        from .devices import devices as all_devices
+        from .device_list import devices as all_devices
 
         gpus = [found["id"] for found in all_devices() if found["kind"] != "cpu" and found["api"] == "cuda"]
         for name in names:

@@ -11,7 +11,7 @@ from typing import Any, Iterator
 
 import cloudpickle
 
-importlib.import_module("evener.parallel")
+importlib.import_module("evener.decorator")
 
 
 class Count:
@@ -83,7 +83,7 @@ def in_processes(workers: int) -> Any:
 @contextlib.contextmanager
 def sharing(ordered: Any) -> Iterator[type]:
     """Shares every loop that may be shared, whatever it costs."""
-    testing = sys.modules["evener.parallel"].Testing
+    testing = sys.modules["evener.decorator"].Testing
     before = testing.ordered, testing.forced
     testing.ordered, testing.forced = ordered, True
     Count.iterations = Count.calls = 0

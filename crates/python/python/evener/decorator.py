@@ -283,13 +283,3 @@ def parallel(function: Optional[Callable[..., Any]] = None, **settings: Any) -> 
     if not isinstance(function, types.FunctionType):
         raise TypeError(f"evener.parallel decorates functions, not {type(function).__name__}")
     return Parallel(function, chosen)
-
-
-class _Callable(types.ModuleType):
-    """Lets `evener.parallel` decorate, too, where importing this module has put it in place of the function."""
-
-    def __call__(self, function: Optional[Callable[..., Any]] = None, **settings: Any) -> Any:
-        return parallel(function, **settings)
-
-
-sys.modules[__name__].__class__ = _Callable
