@@ -108,7 +108,9 @@ class Parallel:
             return self._run(*args, **kwargs)
         except BaseException as error:
             _merge_all(error)
-            raise
+            # Named, because up to Python 3.10 a bare `raise` brings the old traceback back; without
+            # its first entry, this frame, which raising adds again.
+            raise error.with_traceback(error.__traceback__.tb_next if error.__traceback__ else None)
 
     @property
     def plain(self) -> Callable[..., Any]:

@@ -27,6 +27,12 @@ def noisy(x):
     return x + 1
 
 
+def as_set(x, at):
+    if x == at:
+        return set("abcdef")
+    return x
+
+
 def fails_at(x, bad):
     if x == bad:
         raise ValueError("bad item", x)
@@ -905,6 +911,32 @@ def test_generators_as_sources():
         return out, [square(v) for v in map(square, xs)]
 
     compare(h, [1, 0, 2, 3, 4], parallel=True)
+
+
+def test_what_a_source_prints_comes_before_its_item():
+    def numbers(n):
+        for i in range(n):
+            print("source", i)
+            yield i
+        print("source ends")
+        if n == 6:
+            raise OSError("source")
+
+    def f(n, bad):
+        out = []
+        for x in numbers(n):
+            print("body", x)
+            out.append(fails_at(x, bad))
+        return out
+
+    for n in (5, 6):
+        compare(f, n, 9, parallel=True)
+        compare(f, n, 3, parallel=True)
+
+    def gives_up(n):
+        return [print("body", x) or as_set(x, 3) for x in numbers(n)]
+
+    compare(gives_up, 6, parallel=True)
 
 
 def test_functions_that_escape():

@@ -341,6 +341,7 @@ class Run:
                     reason = f"a result could not be read ({type(error).__name__}: {error})"
                     break
                 feed.pending.popleft()
+                effects = feed.notes.popleft() + effects
                 self.index += 1
                 self.item = item
                 if failure is not None:
@@ -358,8 +359,8 @@ class Run:
                 close()
             if reason is None:
                 reason = feed.reason
-            self.source = itertools.chain(feed.pending, feed.extra, self.source) if feed.error is None else itertools.chain(
-                feed.pending, feed.extra, _raising(feed.error))
+            rest = self.source if feed.error is None else _raising(feed.error)
+            self.source = itertools.chain(feed.left(), rest)
         if reason is not None:
             self._refuse(reason)
 
@@ -617,6 +618,8 @@ class Feed:
         self.prepared = prepared
         self.pending: Deque[Any] = collections.deque()
         self.extra: Deque[Any] = collections.deque()
+        self.notes: Deque[List[Any]] = collections.deque()
+        self.last: List[Any] = []
         self.reason: Optional[str] = None
         self.error: Optional[BaseException] = None
         self._hint = run.hint
@@ -631,29 +634,49 @@ class Feed:
     def __next__(self) -> Any:
         if self.reason is not None or self.error is not None or self.extra:
             raise StopIteration
+        notes: List[Tuple[int, Tuple[Any, ...]]] = []
         try:
-            item = next(self.run.source)
+            if self.prepared.quiet:
+                item = next(self.run.source)
+            else:
+                # What the iterator prints comes before its item's effects, not when it is read ahead.
+                with observe.overheard(lambda site, values: notes.append((site, values))):
+                    item = next(self.run.source)
         except StopIteration:
+            self.last = notes
             raise
         except BaseException as error:  # noqa: BLE001: raised in its turn
             self.error = error
+            self.last = notes
             raise StopIteration from None
         try:
             if not self.prepared.quiet and self.prepared.changed():
                 raise GaveUp("the iterator that it runs over changes what its iterations read")
             sent = self._packed(item)
         except GaveUp as given:
-            return self._stop(item, given.sentence)
+            return self._stop(item, notes, given.sentence)
         except Exception as error:  # noqa: BLE001: what cannot be pickled stays at home
-            return self._stop(item, f"an item cannot be sent ({type(error).__name__}: {error})")
+            return self._stop(item, notes, f"an item cannot be sent ({type(error).__name__}: {error})")
+        self.notes.append(notes)
         self.pending.append(item)
         self._given += 1
         return sent
 
-    def _stop(self, item: Any, sentence: str) -> Any:
+    def _stop(self, item: Any, notes: List[Any], sentence: str) -> Any:
         self.reason = sentence
+        self.notes.append(notes)
         self.extra.append(item)
         raise StopIteration
+
+    def left(self) -> Iterator[Any]:
+        """The items that were read but not replayed, each after what reading it has printed."""
+        scope = self.run.loops.function.__globals__
+        for item in [*self.pending, *self.extra]:
+            for site, values in self.notes.popleft():
+                observe.replay(site, values, scope)
+            yield item
+        for site, values in self.last:
+            observe.replay(site, values, scope)
 
     def _packed(self, item: Any) -> Any:
         if type(item) in ATOMS:
