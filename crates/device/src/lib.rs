@@ -36,7 +36,6 @@ mod score;
 #[doc(hidden)]
 pub mod seconds;
 mod select;
-mod spin;
 mod stream;
 mod telemetry;
 pub mod testing;

@@ -10,10 +10,6 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Condvar, Mutex, OnceLock, PoisonError, RwLockReadGuard, RwLockWriteGuard,
-        atomic::{
-            AtomicBool,
-            Ordering::{Acquire, Release},
-        },
         mpsc::{Sender, channel},
     },
     time::{Duration, Instant},
@@ -31,7 +27,6 @@ use crate::{
     error::{Error, Result, SharedError},
     kernel::{Access, BoxError},
     launch::{BufferSlot, Launch},
-    spin::spin_until,
 };
 
 type Operation = Box<dyn FnOnce() -> Result<()> + Send>;
@@ -259,7 +254,7 @@ fn run_body(bound: &CpuBoundKernel, pool: &ThreadPool, groups: [u32; 3], params:
     let mut launch =
         Launch { groups, workgroup: program.workgroup, params, bindings: &program.bindings, buffers: slots };
     let body = &program.body.0;
-    match run_in(pool, || body(&mut launch)) {
+    match catch_unwind(AssertUnwindSafe(|| pool.install(|| body(&mut launch)))) {
         Ok(Ok(())) => Ok(()),
         Ok(Err(why)) => Err(task_error(why.to_string(), Some(why))),
         Err(panic) => {
@@ -268,30 +263,6 @@ fn run_body(bound: &CpuBoundKernel, pool: &ThreadPool, groups: [u32; 3], params:
             Err(task_error(format!("panicked: {}", message.unwrap_or_default()), None))
         }
     }
-}
-
-/// How long a thread spins for a kernel's end before it parks. Short kernels end within the time that a wake-up takes.
-const SPIN: Duration = Duration::from_micros(50);
-
-/// Runs a function on a thread of the pool, as `ThreadPool::install` does, and spins for its end before it parks. Fails
-/// with the panic of the function.
-fn run_in<T: Send>(pool: &ThreadPool, function: impl FnOnce() -> T + Send) -> std::thread::Result<T> {
-    let function = || catch_unwind(AssertUnwindSafe(function));
-    if pool.current_thread_index().is_some() {
-        return function();
-    }
-    // What a pool says that ends without running it.
-    let mut outcome: std::thread::Result<T> = Err(Box::new("its threads have ended"));
-    let has_ended = AtomicBool::new(false);
-    let slot = &mut outcome;
-    pool.in_place_scope(|scope| {
-        scope.spawn(|_| {
-            *slot = function();
-            has_ended.store(true, Release);
-        });
-        spin_until(SPIN, || has_ended.load(Acquire));
-    });
-    outcome
 }
 
 /// A lock that a launch holds, and the indices of its arguments in that buffer.

@@ -6,10 +6,7 @@ use std::{
     io::{Read, Write},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
-        atomic::{
-            AtomicBool, AtomicU64,
-            Ordering::{Acquire, Relaxed, Release},
-        },
+        atomic::{AtomicU64, Ordering::Relaxed},
         mpsc,
     },
     thread::{self, Thread},
@@ -27,7 +24,6 @@ use crate::{
         message::{Answer, Ask, Clock, Id, ToClient, ToWorker, WireError},
         outbox::Outbox,
     },
-    spin::spin_until,
 };
 
 /// Starts a worker, or reaches one that was started, each time that a connection is needed: at first, and after the one
@@ -76,28 +72,22 @@ pub trait WorkerHandle: Send + Sync + Debug {
     }
 }
 
-/// How long a thread spins for an answer before it parks, if the last ones came within this time.
-const MAX_SPIN: Duration = Duration::from_micros(250);
-
 /// A value that one thread sets and others wait for.
 #[derive(Debug)]
 pub(super) struct Slot<T> {
     value: Mutex<Option<T>>,
-    /// Whether there is a value, for threads that spin.
-    is_set: AtomicBool,
     set: Condvar,
 }
 
 impl<T> Default for Slot<T> {
     fn default() -> Self {
-        Slot { value: Mutex::new(None), is_set: AtomicBool::new(false), set: Condvar::new() }
+        Slot { value: Mutex::new(None), set: Condvar::new() }
     }
 }
 
 impl<T: Clone> Slot<T> {
     fn set(&self, value: T) {
         self.lock().get_or_insert(value);
-        self.is_set.store(true, Release);
         self.set.notify_all();
     }
 
@@ -106,7 +96,7 @@ impl<T: Clone> Slot<T> {
     }
 
     /// Waits for the value, or returns `None` after the timeout.
-    fn wait(&self, timeout: Option<Duration>) -> Option<T> {
+    pub(super) fn wait(&self, timeout: Option<Duration>) -> Option<T> {
         let value = self.lock();
         let is_pending = |value: &mut Option<T>| value.is_none();
         match timeout {
@@ -226,8 +216,6 @@ pub(super) struct Connection {
     shared: Arc<Shared>,
     host: Arc<str>,
     ids: AtomicU64,
-    /// An average of how long threads have waited lately.
-    recent_wait_ns: AtomicU64,
 }
 
 impl Connection {
@@ -261,12 +249,7 @@ impl Connection {
         });
         started.map_err(|why| format!("a thread cannot be started: {why}"))?;
         match outcome.recv_timeout(timeout) {
-            Ok(shared) => Ok(Connection {
-                shared: shared?,
-                host,
-                ids: AtomicU64::new(1),
-                recent_wait_ns: AtomicU64::new(0),
-            }),
+            Ok(shared) => Ok(Connection { shared: shared?, host, ids: AtomicU64::new(1) }),
             Err(_) => {
                 let attempt = std::mem::replace(
                     &mut *attempt.lock().unwrap_or_else(PoisonError::into_inner),
@@ -323,7 +306,7 @@ impl Connection {
             .map_err(|why| Error::unsupported(device, operation, why.to_string()))?;
         let asked = self.shared.register(|waiting| drop(waiting.answers.insert(request, slot.clone())));
         let outcome = match asked.and_then(|()| self.shared.outbox.put(encoded)) {
-            Ok(()) => self.wait_for(&slot, timeout).unwrap_or_else(|| {
+            Ok(()) => slot.wait(timeout).unwrap_or_else(|| {
                 let reason = format!("no answer within {:?}", timeout.unwrap_or_default());
                 self.shared.lose(reason.clone());
                 Err(Failure::Lost(reason))
@@ -331,21 +314,6 @@ impl Connection {
             Err(reason) => Err(Failure::Lost(reason)),
         };
         outcome.map_err(|failure| self.error(device, operation, failure))
-    }
-
-    /// Waits for the value of a slot, or returns `None` after the timeout. The thread spins first if the last waits on this
-    /// connection were short.
-    pub(super) fn wait_for<T: Clone>(&self, slot: &Slot<T>, timeout: Option<Duration>) -> Option<T> {
-        let start = Instant::now();
-        let recent = Duration::from_nanos(self.recent_wait_ns.load(Relaxed));
-        if recent <= MAX_SPIN {
-            spin_until(timeout.unwrap_or(MAX_SPIN).min(MAX_SPIN), || slot.is_set.load(Acquire));
-        }
-        let value = slot.wait(timeout.map(|timeout| timeout.saturating_sub(start.elapsed())));
-        // Threads that wait at once may overwrite each other's average.
-        let average = (3 * recent + start.elapsed().min(8 * MAX_SPIN)) / 4;
-        self.recent_wait_ns.store(average.as_nanos() as u64, Relaxed);
-        value
     }
 
     /// Puts a message into the order, to be sent with the next urgent one.

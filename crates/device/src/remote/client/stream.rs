@@ -329,7 +329,7 @@ impl EventBackend for RemoteEvent {
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Result<()> {
-        match self.object.opening.connection.wait_for(&self.slot, timeout) {
+        match self.slot.wait(timeout) {
             Some(outcome) => self.outcome(outcome),
             None => Err(Error::TimedOut {
                 device: self.object.opening.device.clone(),
