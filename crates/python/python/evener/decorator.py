@@ -7,14 +7,18 @@ import logging
 import sys
 import types
 from dataclasses import dataclass, replace
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, List, Optional, Tuple
 
+from ._schedule.options import Options
+from ._schedule.ordered import ordered
 from .loops.analysis import Finding
 from .loops.explain import Explanation, explain_function
 from .loops.home import Loops, Policy
 from .loops.reasons import NotParallel, Refused
 from .loops.rewrite import LOOPS, ON, Rewritten, rewrite
 from .loops.source import Text, text_of
+from .mapping import driver_of
+from .pool import Pool
 
 log = logging.getLogger("evener")
 
@@ -46,27 +50,25 @@ class Testing:
     forced = False
 
 
-def _ordered() -> Any:
-    if Testing.ordered is not None:
-        return Testing.ordered
-    try:
-        from ._schedule.ordered import ordered
-    except ImportError:
-        return None
-    return ordered
+def _options(settings: Settings, label: str, key: str) -> Options:
+    retries = {} if settings.retries is None else {"retries": settings.retries}
+    return Options(
+        workers=settings.workers, timeout=settings.timeout, progress=settings.progress, label=label, cost_key=key, **retries
+    )
 
 
-def _options(settings: Settings, label: str, key: str) -> Any:
-    try:
-        from ._schedule.options import Options
-    except ImportError:
-        return settings
-    known = {f for f in getattr(Options, "__dataclass_fields__", {})}
-    given = {
-        "workers": settings.workers, "retries": settings.retries, "timeout": settings.timeout,
-        "progress": settings.progress, "label": label, "cost_key": key,
-    }
-    return Options(**{k: v for k, v in given.items() if k in known and v is not None})
+@functools.lru_cache(maxsize=None)
+def _pool_of(devices: Tuple[str, ...]) -> Pool:
+    return Pool(devices=devices)
+
+
+def _driver(where: Any) -> Any:
+    """The workers of a pool, or one for each device with these names. They stay for later calls."""
+    if isinstance(where, str):
+        where = tuple(name.strip() for name in where.split(","))
+    if isinstance(where, (list, tuple)):
+        where = _pool_of(tuple(where))
+    return driver_of(where)
 
 
 class Parallel:
@@ -120,16 +122,11 @@ class Parallel:
         return self._plain
 
     def on(self, where: Any) -> "Parallel":
-        """The same function on other workers."""
+        """The same function on the workers of a pool, or on devices by name: `"gpu"`, `"cuda:0,cpu"`, `"all"`."""
         return Parallel(self._function, replace(self._settings, where=where), self._source)
 
-    def submit(self, *args: Any, **kwargs: Any) -> Any:
-        """Starts the function as a job of its own."""
-        from .jobs import submit
-
-        return submit(self, args, kwargs)
-
     def explain(self) -> Explanation:
+        """Says of each loop whether it can be shared, and why not."""
         return explain_function(self._function, self._text())
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -142,7 +139,7 @@ class Parallel:
         settings, function = self._settings, self._function
         code = function.__code__
         policy = Policy(
-            ordered=_ordered(), where=settings.where, share=share, forced=Testing.forced,
+            ordered=Testing.ordered or ordered, where=_driver(settings.where), share=share, forced=Testing.forced,
             randomness=settings.randomness, external=settings.external, strict=settings.strict and share,
             options=_options(settings, function.__qualname__, f"{code.co_filename}:{function.__qualname__}"),
         )
@@ -202,9 +199,6 @@ class _Bound:
 
     def on(self, where: Any) -> "_Bound":
         return _Bound(self._parallel.on(where), self.__self__)
-
-    def submit(self, *args: Any, **kwargs: Any) -> Any:
-        return self._parallel.submit(self.__self__, *args, **kwargs)
 
     def explain(self) -> Explanation:
         return self._parallel.explain()
