@@ -1,7 +1,7 @@
 //! The Rust part of the Python package `evener`: the scheduler, and the few things that worker processes need below Python.
 //!
-//! Python drives it: `evener/_schedule` asks [`Run`](run::Run) what each worker process does next, and the workers claim
-//! items through [`Claims`](claims::Claims) in shared memory.
+//! Python drives it: `evener/_schedule` asks `Run` what each worker process does next, and the workers claim
+//! items through `Claims` in shared memory.
 
 mod claims;
 mod devices;
