@@ -259,3 +259,23 @@ fn save(identity: &str, emitter: Emitter) {
         tracing::debug!("{}: the choice of field arithmetic is not kept: {why}", path.display());
     }
 }
+
+#[cfg(all(test, feature = "cuda"))]
+mod with_nvrtc {
+    use evener_device::cuda::compile_kernel;
+
+    use super::*;
+
+    #[test]
+    #[ignore = "needs NVRTC"]
+    #[allow(unsafe_code)]
+    fn the_measured_kernel_compiles_for_cards_old_and_new() {
+        for emitter in [Emitter::CudaPtx, Emitter::CudaPlain] {
+            for card in ["sm_75", "sm_90"] {
+                // SAFETY: the kernel is compiled and never launched.
+                let compiled = compile_kernel(card, &unsafe { products(emitter) });
+                assert!(!compiled.unwrap().is_empty(), "{emitter:?}, {card}");
+            }
+        }
+    }
+}

@@ -303,7 +303,7 @@ fn check_secrets(gpu: &Device) {
         faults.at(faults.operations() + operation, Fault::Fail(InjectedError::OutOfMemory));
         let failed = bases.msm(&scalars).is_err();
         assert!(failed || operation > later, "operation {operation} of {later}");
-        assert_not_in_reused_memory(gpu, &scalars);
+        assert_not_in_reused_memory(&faulty, &scalars);
     }
 }
 
