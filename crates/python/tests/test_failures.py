@@ -238,3 +238,64 @@ def test_a_fork_after_a_pool_has_ended_leaves_other_descriptors_alone():
     )
     output, errors = parent.communicate(timeout=30)
     assert output == "0\n", errors
+
+
+def hangs_at_five(item):
+    import time
+
+    time.sleep(30.0 if item == 5 else 0.01)
+    return item
+
+
+def test_an_item_that_hangs_again_is_ended_again():
+    # Nothing else happens while its last attempt hangs.
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match="item 5 of hangs_at_five took longer than 0.3 s .3 times."):
+        list(evener.map(hangs_at_five, range(6), workers=2, timeout=0.3, retries=2, home=1))
+    assert time.monotonic() - began < 20
+
+
+def fails_at_five(item):
+    return 1 / (item - 5)
+
+
+def test_frames_of_workers_have_an_instruction():
+    # Programs that show tracebacks look for the instruction of each frame.
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(evener.map(fails_at_five, range(10), workers=2, home=0))
+    traceback = caught.value.__traceback__
+    last = None
+    while traceback is not None:
+        assert traceback.tb_lasti >= 0
+        last, traceback = traceback, traceback.tb_next
+    assert last.tb_frame.f_code.co_name == "fails_at_five"
+    assert last.tb_lineno == fails_at_five.__code__.co_firstlineno + 1
+
+
+SPAWNED = """
+import multiprocessing, time
+import evener
+
+def square(x):
+    time.sleep(0.01)
+    return x * x
+
+def child():
+    assert list(evener.map(square, range(20), workers=2, home=0)) == [x * x for x in range(20)]
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=child)
+    process.start()
+    process.join()
+    raise SystemExit(process.exitcode)
+"""
+
+
+def test_functions_of_a_spawned_process_are_sent_by_value(tmp_path):
+    import subprocess
+    import sys
+
+    program = tmp_path / "program.py"
+    program.write_text(SPAWNED)
+    ran = subprocess.run([sys.executable, str(program)], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr

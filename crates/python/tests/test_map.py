@@ -306,3 +306,17 @@ def test_stop_iteration_of_a_function_is_an_error_and_loses_no_item(home, at, ki
         for result in evener.map(work, kind(range(50)), home=home):
             results.append(result)
     assert results == list(range(at))
+
+
+def number_and_item(index, item):
+    return index, item
+
+
+@pytest.mark.parametrize("home", [0, 1, 7])
+@pytest.mark.parametrize("make", [list, iter])
+def test_workers_count_items_as_the_caller_does(home, make):
+    from evener._schedule.options import Options
+    from evener._schedule.ordered import ordered
+
+    results = ordered(number_and_item, make(range(100, 150)), options=Options(home=home, workers=2))
+    assert list(results) == list(enumerate(range(100, 150)))

@@ -220,6 +220,12 @@ def _within(finding: Finding, findings: List[Finding]) -> bool:
 COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>")
 
 
+def _instruction_at(entry: Any, line: int) -> int:
+    """An instruction of this line in a traceback's frame, or the one that it has."""
+    frame, instruction, _ = entry
+    return next((start for start, _, found in frame.f_code.co_lines() if found == line), instruction)
+
+
 def _merged(traceback: Optional[types.TracebackType]) -> Optional[types.TracebackType]:
     """Drops the frame of a rewritten comprehension where the plain function has none.
 
@@ -237,7 +243,7 @@ def _merged(traceback: Optional[types.TracebackType]) -> Optional[types.Tracebac
             below = entries[position + 1][0].f_code if position + 1 < len(entries) else None
             if sys.version_info >= (3, 12):
                 if kept and kept[-1][0].f_code.co_filename == code.co_filename:
-                    kept[-1] = (kept[-1][0], -1, entry[2])
+                    kept[-1] = (kept[-1][0], _instruction_at(kept[-1], entry[2]), entry[2])
                     continue
             elif below is not None and below in code.co_consts and below.co_name == code.co_name:
                 continue

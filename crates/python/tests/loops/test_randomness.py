@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 
@@ -125,3 +126,21 @@ def test_draws_that_begin_late_go_on_with_the_one_stream():
 
     with sharing(round_trip):
         assert seeded(evener.parallel(f), 8) == seeded(f, 8)
+
+
+def slow_draws(n):
+    random.seed(1)
+    out = []
+    for _ in range(n):
+        time.sleep(0.004)
+        out.append(random.random())
+    return out
+
+
+def test_no_stream_is_drawn_from_twice_where_some_iterations_run_at_home():
+    # Without a stand-in: while workers start, iterations run at home.
+    for _ in range(2):
+        decorated = evener.parallel(slow_draws, workers=2)
+        drawn = decorated(80)
+        assert len(set(drawn)) == 80
+        assert drawn == decorated.plain(80)

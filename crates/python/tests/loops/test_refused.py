@@ -297,3 +297,34 @@ def test_explain_says_line_and_column(tmp_path):
     (finding,) = explanation.findings
     assert (finding.line, finding.reason.line, finding.reason.column) == (3, 5, 12)
     assert "line 3, column 5, for: plain: ends early with `break` (5:13)" in str(explanation)
+
+
+def test_a_generator_that_sees_what_iterations_change():
+    def f(n):
+        seen, out = [], []
+
+        def numbers():
+            for i in range(n):
+                seen.append(len(out))
+                yield i
+
+        for i in numbers():
+            out.append(i)
+        return seen, out
+
+    compare(f, 12, parallel=False)
+
+    def g(n):
+        out = []
+
+        def numbers():
+            try:
+                yield from range(n)
+            finally:
+                out.append("closed")
+
+        for i in numbers():
+            out.append(i)
+        return out
+
+    compare(g, 12, parallel=False)

@@ -371,7 +371,8 @@ class Driver:
                 wait = min(wait, max(answer, 0.0005))
                 continue
             self._send_chunk(worker, job, *answer)
-            return LONGEST_WAIT
+            # Nothing else may wake the driver before the item's time is up.
+            return LONGEST_WAIT if job.options.timeout is None else job.options.timeout
         return wait
 
     def _send_chunk(self, worker: WorkerProcess, job: Job, first: int, end: int) -> None:

@@ -48,6 +48,9 @@ class FunctionBlob:
 class Job:
     """One run over the workers of a driver. The driver calls it under the driver's lock."""
 
+    #: The number of the run's first item for the caller. The run itself counts from zero.
+    first = 0
+
     def __init__(
         self, driver: Driver, function: Any, options: Options, lanes: int, items: Optional[int], seconds: Optional[float]
     ) -> None:
@@ -104,10 +107,10 @@ class Job:
         items = self.items_between(first, end)
         if self._settled and not self._settled.isdisjoint(range(first, end)):
             items = [SKIP if first + i in self._settled else item for i, item in enumerate(items)]
-        entries, buffers, problems = pickle_items(items, first)
+        entries, buffers, problems = pickle_items(items, first, self.first)
         for index, error in problems:
             self.cannot_send(index, error)
-        return pickle.dumps((first, entries), 5), buffers
+        return pickle.dumps((first, self.first, entries), 5), buffers
 
     def settle(self, index: int, error: BaseException) -> None:
         """Ends an item with an error, although no worker has run it to its end."""
@@ -158,11 +161,11 @@ class Job:
     def _death_error(self, index: int, how: str, timed_out: bool, deaths: int) -> BaseException:
         times = "" if deaths == 1 else " (%d times)" % deaths
         if timed_out:
-            parts = (index, self.options.label, self.options.timeout or 0.0, times)
+            parts = (self.first + index, self.options.label, self.options.timeout or 0.0, times)
             return TimeoutError("item %d of %s took longer than %g s%s" % parts)
         from ..worker_died import WorkerDied
 
-        return WorkerDied("the worker of item %d of %s %s%s" % (index, self.options.label, how, times))
+        return WorkerDied("the worker of item %d of %s %s%s" % (self.first + index, self.options.label, how, times))
 
     def close(self) -> None:
         """Frees what belongs to it. Called once its run has ended."""

@@ -60,7 +60,6 @@ class OrderedJob(Job):
         first: int,
         seconds: Optional[float],
     ) -> None:
-        #: The number of the run's first item for the caller. The run itself counts from zero.
         self.first = first
         self._items = items
         self._source = source

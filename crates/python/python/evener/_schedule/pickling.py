@@ -17,6 +17,10 @@ def dumps(value: Any, keep_in_pickle: Optional[Callable[[Any], bool]]) -> bytes:
     """Pickles a value: functions and classes of `__main__` and the like by value."""
     import cloudpickle
 
+    # The program's own module in a process that `multiprocessing` has spawned, which no worker can import.
+    program = sys.modules.get("__mp_main__")
+    if program is not None and program.__name__ == "__mp_main__":
+        cloudpickle.register_pickle_by_value(program)
     with io.BytesIO() as file:
         pickler_class = kept_values.pickler_class(cloudpickle.Pickler)
         pickler_class(file, 5, buffer_callback=keep_in_pickle).dump(value)
@@ -33,8 +37,8 @@ def pickle_function(function: Any, what: str) -> Tuple[bytes, List[Any]]:
     return entry[1], buffers
 
 
-def pickle_items(items: Any, first: int) -> Tuple[Any, List[Any], List[Tuple[int, BaseException]]]:
-    """Pickles the items of a chunk, of which `first` is the number of the first.
+def pickle_items(items: Any, first: int, offset: int) -> Tuple[Any, List[Any], List[Tuple[int, BaseException]]]:
+    """Pickles the items of a chunk, of which `first` is the number of the first, and `offset` more for the caller.
 
     Returns the entries, the items' large buffers, and what went wrong with which item.
     """
@@ -54,7 +58,7 @@ def pickle_items(items: Any, first: int) -> Tuple[Any, List[Any], List[Tuple[int
             del buffers[before:]
             kind = type(item)
             text = "item %d cannot be sent to another process: %s.%s: %s"
-            problem = PicklingError(text % (first + index, kind.__module__, kind.__qualname__, error))
+            problem = PicklingError(text % (offset + first + index, kind.__module__, kind.__qualname__, error))
             problem.__cause__ = error
             problems.append((first + index, problem))
             entries.append(SKIP.entry)
@@ -102,7 +106,7 @@ def _can_be_imported(function: Any) -> bool:
     """Whether workers find a function by its name: in a module that is not the program, and not to be sent by value."""
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     cloudpickle = sys.modules.get("cloudpickle")
-    if module is None or module.__name__ == "__main__" or getattr(module, "__spec__", None) is None:
+    if module is None or module.__name__ in ("__main__", "__mp_main__") or getattr(module, "__spec__", None) is None:
         return False
     if cloudpickle is not None and cloudpickle.list_registry_pickle_by_value():
         return False

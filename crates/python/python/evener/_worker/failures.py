@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     Frames = List[Tuple[str, int, str]]
 
 
-
-
 class RemoteError(RuntimeError):
     """An exception of a worker that cannot be sent as it is: its class cannot be pickled, or not made again."""
 
@@ -96,18 +94,24 @@ def unpack(packed: Any, loads: Callable[[bytes], Any]) -> BaseException:
 
 def _traceback_of(frames: Frames) -> Any:
     """A traceback with these frames. Each is a stub of the same file, line and name, so that it is shown as usual."""
+    import ast
     import sys
     import types
 
     traceback = None
     for filename, line, name in reversed(frames):
-        code = compile("raise RuntimeError", filename, "exec").replace(co_name=name, co_firstlineno=line)
+        tree = ast.parse("raise RuntimeError")
+        for node in ast.walk(tree):
+            if hasattr(node, "lineno"):
+                # No columns are shown: they would be the stub's.
+                node.lineno = node.end_lineno = line  # type: ignore[attr-defined]
+                node.col_offset = node.end_col_offset = -1  # type: ignore[attr-defined]
+        code = compile(tree, filename, "exec").replace(co_name=name)
         try:
             exec(code, {"__name__": name})
         except RuntimeError:
             stub = sys.exc_info()[2]
             frame = stub.tb_next if stub is not None else None
             if frame is not None:
-                # No instruction, so no columns are shown: those would be the stub's.
-                traceback = types.TracebackType(traceback, frame.tb_frame, -1, line)
+                traceback = types.TracebackType(traceback, frame.tb_frame, frame.tb_lasti, line)
     return traceback

@@ -144,8 +144,8 @@ class Worker:
         if function.failure is not None or function.call is None:
             self.send(frames.FAILED, frame.job, function.failure or b"")
             return
-        first, entries = _pickle.loads(frame.body)
-        chunk = Chunk(self, frame, function, first, entries)
+        first, offset, entries = _pickle.loads(frame.body)
+        chunk = Chunk(self, frame, function, first, offset, entries)
         chunk.run(self._claims)
         for stream in (sys.stdout, sys.stderr):
             try:
@@ -162,11 +162,15 @@ class Worker:
 class Chunk:
     """A chunk of items that this worker runs, and the results that are not sent yet."""
 
-    def __init__(self, worker: Worker, frame: frames.Frame, function: Function, first: int, entries: Any) -> None:
+    def __init__(
+        self, worker: Worker, frame: frames.Frame, function: Function, first: int, offset: int, entries: Any
+    ) -> None:
         self._worker = worker
         self._job = frame.job
         self._function = function
         self._first = first
+        #: What the caller's numbers of items are above the run's.
+        self._offset = offset
         self._entries = entries
         self._buffers = frame.buffers
         #: Where each entry's buffers begin, if the chunk has any.
@@ -185,7 +189,7 @@ class Chunk:
     def run(self, claims: Claims) -> None:
         """Runs the items that the worker can claim."""
         function, entries, results = self._function, self._entries, self._results
-        call, first, eager = function.call, self._first, function.eager
+        call, first, eager = function.call, self._first + self._offset, function.eager
         begin_item = claims.begin_item
         most = 1 if eager else function.most
         sent = last = perf_counter()

@@ -439,6 +439,26 @@ def _inner_held(source: Any) -> bool:
     return False
 
 
+def _seen_by_generator(generator: types.GeneratorType) -> List[Any]:
+    """What a generator's own code can see by name: its variables, those of functions among them, and globals."""
+    frame = generator.gi_frame
+    if frame is None:
+        return []
+    found = list(frame.f_locals.values())
+    codes = [frame.f_code]
+    for value in list(found):
+        if isinstance(value, types.FunctionType):
+            codes.append(value.__code__)
+            for cell in value.__closure__ or ():
+                try:
+                    found.append(cell.cell_contents)
+                except ValueError:
+                    # It is not bound yet.
+                    pass
+    found += [frame.f_globals[name] for code in codes for name in code.co_names if name in frame.f_globals]
+    return found
+
+
 def inspect_source(source: Any) -> Tuple[bool, List[Any]]:
     """Whether an iterator runs no code of the user, and what it runs over."""
     quiet, parts = True, []
@@ -458,6 +478,9 @@ def inspect_source(source: Any) -> Tuple[bool, List[Any]]:
             continue
         if kind not in _QUIET:
             quiet = False
+        if isinstance(iterator, types.GeneratorType):
+            parts += _seen_by_generator(iterator)
+            todo += [(v, False) for v in parts if isinstance(v, types.GeneratorType)]
         if hasattr(type(iterator), "__next__"):
             for referent in gc.get_referents(iterator):
                 if isinstance(referent, tuple):
