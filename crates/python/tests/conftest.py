@@ -1,8 +1,10 @@
 """What all tests need."""
 
+import gc
 import os
 import sys
 import tempfile
+import time
 
 import pytest
 
@@ -36,16 +38,30 @@ def children():
 def nothing_left():
     """Checks that a test leaves no process and no descriptor, once its workers are shut down."""
     evener.shut_down()
+    # Pools of earlier tests that nobody has any more end in the background.
+    gc.collect()
+    _until(lambda: not children())
     before = children(), descriptors()
     yield
     evener.shut_down()
+    gc.collect()
+    _until(lambda: (children(), descriptors()) == before)
     assert (children(), descriptors()) == before
+
+
+def _until(condition, seconds=10.0):
+    """Waits for a condition, for a limited time."""
+    ends = time.monotonic() + seconds
+    while not condition() and time.monotonic() < ends:
+        time.sleep(0.02)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def end():
     yield
     evener.shut_down()
+    gc.collect()
+    _until(lambda: not children())
     assert not children()
 
 
