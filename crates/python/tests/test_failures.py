@@ -78,6 +78,9 @@ def test_workers_that_are_killed_while_idle_are_replaced():
 def program(text, *arguments, **options):
     """Starts a program of its own."""
     text = "import sys\nsys.path.insert(0, %r)\n" % HERE + textwrap.dedent(text)
+    # Unbuffered, a line is written in two parts, between which another worker can write.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    options = {"env": environment, **options}
     return subprocess.Popen(
         [sys.executable, "-c", text, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
     )
