@@ -143,7 +143,7 @@ def analyse(number: int, kind: str, loop: ast.For, scope: Scope, path_scope: ast
         raise Refused(
             f"reads `{name}`, which another iteration assigns", _first(body, name) or loop
         )
-    reads = (loads(body) | loads([e for e in _defaults(body)])) - assigned - summed
+    reads = loads(body) - assigned - summed
     receivers = set(plan.receivers)
     plan.captured = sorted((reads & scope.visible) - receivers)
     used_later = read_later(path_to(path_scope, loop), path_scope.body)
@@ -184,10 +184,6 @@ def _calm(plan: Plan, scope: Scope) -> bool:
             if not (isinstance(node.func, ast.Name) and node.func.id in CALM and node.func.id not in scope.visible):
                 return False
     return True
-
-
-def _defaults(body: List[ast.stmt]) -> List[ast.AST]:
-    return []
 
 
 def _first(body: List[ast.stmt], name: str) -> Optional[ast.AST]:

@@ -39,12 +39,8 @@ class Effect:
 def value(position: int) -> ast.expr:
     """`__evener_v[position]`, the recorded value."""
     return ast.Subscript(
-        value=ast.Name(id=VALUES, ctx=ast.Load()), slice=_index(ast.Constant(value=position)), ctx=ast.Load()
+        value=ast.Name(id=VALUES, ctx=ast.Load()), slice=ast.Constant(value=position), ctx=ast.Load()
     )
-
-
-def _index(node: ast.expr) -> ast.expr:
-    return node
 
 
 def placed(node: ast.AST, like: ast.AST) -> ast.AST:
