@@ -78,7 +78,8 @@ impl EventStream {
         let ring = self.ring.get_or_init(|| Ring::new(CAPACITY));
         let mut last = lock(&self.last_generation);
         self.readers.fetch_add(1, SeqCst);
-        let reader = EventReader { stream: self, ring, next: ring.head(), missing: None, lost: 0 };
+        let next = ring.head();
+        let reader = EventReader { stream: self, ring, next, written_before: next, lost: 0 };
         *last += 1;
         self.generation.store(*last, SeqCst);
         drop(last);
@@ -184,8 +185,9 @@ pub struct EventReader {
     ring: &'static Ring,
     /// The number of the next event.
     next: u64,
-    /// The number of an event that was not written yet at the last read.
-    missing: Option<u64>,
+    /// What is missing before this number was dropped: it was missing at an earlier read, and writing takes nanoseconds.
+    written_before: u64,
+
     lost: u64,
 }
 
@@ -206,10 +208,9 @@ impl EventReader {
             match self.ring.get(self.next) {
                 Found::Event(event) => events.push(event),
                 Found::Overwritten => self.lost += 1,
-                // Writing takes nanoseconds: what is still missing at the next read was dropped.
-                Found::Missing if self.missing == Some(self.next) => self.lost += 1,
+                Found::Missing if self.next < self.written_before => self.lost += 1,
                 Found::Missing => {
-                    self.missing = Some(self.next);
+                    self.written_before = head;
                     return false;
                 }
             }
