@@ -83,6 +83,17 @@ impl Recorder {
         self.event(now, |events| EventKind::ChunkBegan(events.chunk(chunk)));
     }
 
+    /// Records that a chunk failed on its lane before it ran.
+    pub fn refused(&self, chunk: &LaneChunk, now: Time) {
+        let (busy, took) = (Duration::ZERO, Duration::ZERO);
+        self.event(now, |events| EventKind::ChunkLost {
+            chunk: events.chunk(chunk),
+            failed: true,
+            busy,
+            took,
+        });
+    }
+
     /// Records that the task was called several times for the chunk that has just ended.
     pub fn done_in_parts(&self, lane: usize, parts: u64, now: Time) {
         if parts > 1 {

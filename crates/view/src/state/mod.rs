@@ -153,6 +153,7 @@ impl State {
     }
 
     fn log(&mut self, run: u64, text: String, is_failure: bool) {
+        let text = words::short(&text);
         self.log.push(self.version, LogLine { unix_s: self.unix_s, run, text, is_failure });
     }
 

@@ -234,7 +234,7 @@ impl RunFold {
             lane.in_hand.remove(0);
         }
         lane.in_hand.push(in_hand(&chunk, at));
-        lane.tally.steals += u64::from(chunk.purpose == Purpose::Steal);
+        add(&mut lane.tally.steals, chunk.purpose == Purpose::Steal);
     }
 
     pub(super) fn chunk_ended(
@@ -252,9 +252,9 @@ impl RunFold {
         lane.bar(kind, chunk.first, chunk.items, took, at, version);
         lane.items = lane.items.saturating_add(accepted);
         lane.add_time(busy, is_dropped);
-        lane.tally.chunks += 1;
-        lane.tally.dropped += u64::from(is_dropped);
-        lane.tally.speculative += u64::from(!is_dropped && chunk.purpose == Purpose::Speculative);
+        add(&mut lane.tally.chunks, true);
+        add(&mut lane.tally.dropped, is_dropped);
+        add(&mut lane.tally.speculative, !is_dropped && chunk.purpose == Purpose::Speculative);
     }
 
     /// The task was called several times for one chunk.
@@ -441,6 +441,11 @@ impl LaneFold {
         let useful = self.busy.saturating_sub(self.wasted).as_secs_f64();
         (self.items > 0 && useful > 0.0).then(|| self.items as f64 / useful)
     }
+}
+
+/// Counts what happened, if it did.
+fn add(count: &mut u64, happened: bool) {
+    *count = count.saturating_add(u64::from(happened));
 }
 
 fn in_hand(chunk: &ChunkEvent, since: Time) -> ChunkInHand {

@@ -32,11 +32,11 @@ pub(super) fn began(status: &RunStatus) -> String {
         (_, Some(items)) => format!("{} over {items} items", status.task),
         (_, None) => format!("{} over a stream", status.task),
     };
-    short(&format!("{what}, on {devices}"))
+    format!("{what}, on {devices}")
 }
 
 pub(super) fn left_out(LeftOut { id, reason }: &LeftOut) -> String {
-    short(&format!("{id} left out: {reason}"))
+    format!("{id} left out: {reason}")
 }
 
 pub(super) fn joined(device: &str) -> String {
@@ -44,7 +44,7 @@ pub(super) fn joined(device: &str) -> String {
 }
 
 pub(super) fn failed(device: &str, reason: &str) -> String {
-    short(&format!("{device}: {reason}"))
+    format!("{device}: {reason}")
 }
 
 /// A lane's new state.
@@ -67,7 +67,7 @@ pub(super) fn ended(task: &str, end: &RunEnd, took: Time) -> String {
     let took = time(took);
     let report = end.report.as_ref();
     match (&end.error, report.and_then(|report| report.efficiency), report.and_then(|report| report.bound)) {
-        (Some(error), ..) => short(&format!("{task} ended after {took}: {error}")),
+        (Some(error), ..) => format!("{task} ended after {took}: {error}"),
         (None, Some(efficiency), Some(bound)) => {
             format!("{task} done in {took}, efficiency {efficiency:.2} (guaranteed ≥ {bound:.2})")
         }
