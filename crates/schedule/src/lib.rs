@@ -7,6 +7,7 @@
 pub mod balancer;
 mod contain;
 mod error;
+pub mod events;
 mod executor;
 pub mod hybrid;
 mod least_squares;

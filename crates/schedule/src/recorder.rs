@@ -3,6 +3,7 @@
 use std::{ops::Range, time::Duration};
 
 use crate::{
+    events::{DeviceStatus, EventKind, LaneStatus, RunEvents, lane_number},
     report::{DeviceReport, Report, Speedup},
     run::{LaneChunk, LaneState, Outcome, Purpose, Run, Time},
     trace::{Activity, Span},
@@ -14,6 +15,8 @@ pub struct Recorder {
     lanes: Vec<LaneTimes>,
     /// The spans of all lanes, if the caller wants a trace.
     spans: Option<Vec<Span>>,
+    /// The events of the run, if views can follow it.
+    events: Option<RunEvents>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -30,6 +33,16 @@ struct LaneTimes {
     /// Since when it is quarantined or retired, if it is, and how long it was before.
     quarantined_since: Option<Time>,
     quarantined: Duration,
+    /// The failures that readers of the events know of: state, retries, quarantines and hangs.
+    told: Option<(LaneState, u64, u64, u64)>,
+}
+
+impl LaneTimes {
+    /// Items per second of busy time. Wasted work says nothing about the speed of a device.
+    fn rate(&self) -> Option<f64> {
+        let useful = self.busy.saturating_sub(self.wasted).as_secs_f64();
+        (self.items > 0 && useful > 0.0).then(|| self.items as f64 / useful)
+    }
 }
 
 /// A device of a report: its name and its lanes.
@@ -44,7 +57,94 @@ pub struct DeviceLanes {
 impl Recorder {
     /// Creates the record of a run with this many lanes. Only with `keep_spans` does the run have a trace.
     pub fn new(lanes: usize, keep_spans: bool) -> Self {
-        Recorder { lanes: vec![LaneTimes::default(); lanes], spans: keep_spans.then(Vec::new) }
+        Recorder { lanes: vec![LaneTimes::default(); lanes], spans: keep_spans.then(Vec::new), events: None }
+    }
+
+    /// Returns the record with events, so that views can follow the run.
+    pub fn with_events(mut self, events: RunEvents) -> Self {
+        self.events = Some(events);
+        self
+    }
+
+    /// The events of the run, if it has any.
+    pub fn events(&mut self) -> Option<&mut RunEvents> {
+        self.events.as_mut()
+    }
+
+    /// Writes an event, if readers follow the run.
+    fn event(&self, now: Time, kind: impl FnOnce(&RunEvents) -> EventKind) {
+        if let Some(events) = self.events.as_ref().filter(|events| events.is_followed()) {
+            events.write(now, || kind(events));
+        }
+    }
+
+    /// Records that a chunk was handed out.
+    pub fn began(&self, chunk: &LaneChunk, now: Time) {
+        self.event(now, |events| EventKind::ChunkBegan(events.chunk(chunk)));
+    }
+
+    /// Records that a chunk failed on its lane before it ran.
+    pub fn refused(&self, chunk: &LaneChunk, now: Time) {
+        let (busy, took) = (Duration::ZERO, Duration::ZERO);
+        self.event(now, |events| EventKind::ChunkLost {
+            chunk: events.chunk(chunk),
+            failed: true,
+            busy,
+            took,
+        });
+    }
+
+    /// Records that the task was called several times for the chunk that has just ended.
+    pub fn done_in_parts(&self, lane: usize, parts: u64, now: Time) {
+        if parts > 1 {
+            self.event(now, |_| EventKind::ChunkParts { lane: lane_number(lane), more: parts - 1 });
+        }
+    }
+
+    /// Records an error of a device, for the readers of the events.
+    pub fn error(&self, device: &str, error: &dyn std::fmt::Display, now: Time) {
+        self.event(now, |_| EventKind::Error { device: device.into(), reason: error.to_string().into() });
+    }
+
+    /// The lanes of devices at this moment, for a [status](crate::events::RunStatus). `in_flight` are the chunks in flight,
+    /// and since when.
+    pub fn status(
+        &self,
+        run: &Run,
+        devices: &[DeviceLanes],
+        in_flight: &[(&LaneChunk, Time)],
+    ) -> Vec<DeviceStatus> {
+        let lane = |index: usize| {
+            let of_lane = in_flight.iter().filter(|(chunk, _)| chunk.lane == index);
+            let chunk =
+                |(chunk, since): &(&LaneChunk, Time)| Some((self.events.as_ref()?.chunk(chunk), *since));
+            LaneStatus {
+                state: run.state(index),
+                tally: run.tallies()[index],
+                items: self.lanes[index].items,
+                busy: self.lanes[index].busy,
+                wasted: self.lanes[index].wasted,
+                in_flight: of_lane.filter_map(chunk).collect(),
+            }
+        };
+        let status = |device: &DeviceLanes| DeviceStatus {
+            id: device.id.clone(),
+            lanes: device.lanes.clone().map(lane).collect(),
+        };
+        devices.iter().map(status).collect()
+    }
+
+    /// The efficiency so far, and the one that is guaranteed, once all of `items` are handed out: as the
+    /// [report](Recorder::report) has them at the end.
+    pub fn efficiency_so_far(&self, run: &Run, items: u64, now: Time) -> (Option<f64>, Option<f64>) {
+        let rate: f64 = self.lanes.iter().filter_map(LaneTimes::rate).sum();
+        let done: u64 = self.lanes.iter().map(|lane| lane.items).sum();
+        if rate <= 0.0 || done == 0 || now.is_zero() {
+            return (None, None);
+        }
+        let share = |items: u64, time: Time| (items as f64 / rate / time.as_secs_f64().max(1e-9)).min(1.0);
+        let end = self.latest_end(run, run.last_accepted());
+        (Some(share(done, now)), end.map(|end| share(items, end)))
     }
 
     /// Records that a lane is ready for chunks.
@@ -75,6 +175,12 @@ impl Recorder {
         now: Time,
     ) {
         let took = self.took(chunk.lane, began, now);
+        self.event(now, |events| EventKind::ChunkEnded {
+            chunk: events.chunk(chunk),
+            accepted,
+            busy: took,
+            took: now.saturating_sub(began),
+        });
         let lane = &mut self.lanes[chunk.lane];
         lane.busy += took;
         lane.last_end = now;
@@ -100,6 +206,12 @@ impl Recorder {
     /// Records a chunk without accepted results: it failed, its lane was given up on, or it was dropped.
     pub fn wasted(&mut self, chunk: &LaneChunk, activity: Activity, began: Time, now: Time) {
         let took = self.took(chunk.lane, began, now);
+        self.event(now, |events| EventKind::ChunkLost {
+            chunk: events.chunk(chunk),
+            failed: activity == Activity::Failure,
+            busy: took,
+            took: now.saturating_sub(began),
+        });
         let lane = &mut self.lanes[chunk.lane];
         lane.busy += took;
         lane.wasted += took;
@@ -114,6 +226,7 @@ impl Recorder {
 
     /// Records that a worker prepared a lane's device.
     pub fn prepared(&mut self, lane: usize, began: Time, now: Time) {
+        self.event(now, |_| EventKind::Prepared { lane: lane_number(lane), took: now.saturating_sub(began) });
         self.span(|| bare_span(lane, Activity::Preparation, 0..0, (began, now)));
     }
 
@@ -136,6 +249,22 @@ impl Recorder {
                     lane.quarantined_since = Some(now)
                 }
                 _ => {}
+            }
+        }
+        self.tell_failures(run, now);
+    }
+
+    /// Writes the states and failures of lanes that readers do not know of.
+    fn tell_failures(&mut self, run: &Run, now: Time) {
+        let Some(events) = self.events.as_ref().filter(|events| events.is_followed()) else { return };
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            let (state, tally) = (run.state(index), run.tallies()[index]);
+            let failures = (state, tally.retries, tally.quarantines, tally.hangs);
+            if lane.told.unwrap_or((LaneState::Healthy, 0, 0, 0)) != failures {
+                lane.told = Some(failures);
+                let (_, retries, quarantines, hangs) = failures;
+                let lane = lane_number(index);
+                events.write(now, || EventKind::Lane { lane, state, retries, quarantines, hangs });
             }
         }
     }
@@ -221,10 +350,7 @@ impl Recorder {
                 / lanes.len().max(1) as f64;
         let startup_s = lanes.iter().filter_map(|lane| lane.ready).min().unwrap_or_default().as_secs_f64();
         let items: u64 = lanes.iter().map(|lane| lane.items).sum();
-        // Wasted work says nothing about the speed of a device.
-        let useful = |lane: &LaneTimes| lane.busy.saturating_sub(lane.wasted).as_secs_f64();
-        let rates = lanes.iter().filter(|lane| lane.items > 0 && useful(lane) > 0.0);
-        let rate: f64 = rates.map(|lane| lane.items as f64 / useful(lane)).sum();
+        let rate: f64 = lanes.iter().filter_map(LaneTimes::rate).sum();
         let sum = |count: fn(&crate::run::Tally) -> u64| tallies.iter().map(count).sum::<u64>();
         let states: Vec<LaneState> = device.lanes.clone().map(|lane| run.state(lane)).collect();
         let state = match states.as_slice() {

@@ -73,6 +73,7 @@ impl<T: Task, E: RunData<T>> RunContext<T, E> {
         };
         let counts = (count(&chunk.items), accepted.iter().map(count).sum());
         core.recorder.ended(chunk, began, counts, (done.copies.upload, done.copies.download), now);
+        core.recorder.done_in_parts(chunk.lane, done.parts, now);
         core.run.done_in_parts(chunk.lane, done.parts);
         self.device(chunk.lane).counters.end(took);
         if chunk.purpose == Purpose::Canary {
@@ -167,7 +168,7 @@ impl<T: Task, E: RunData<T>> RunContext<T, E> {
         core.run.chunk_failed(chunk.id, failure, now);
         match failure {
             FailureKind::Task => core.task_error = Some(error),
-            _ => core.keep_failure(self.device(lane), error),
+            _ => core.keep_failure(self.device(lane), error, now),
         }
         core.record_lane_states(now);
         if core.run.state(lane) != LaneState::Healthy {

@@ -10,6 +10,7 @@
 
 mod data;
 mod finish;
+mod follow;
 mod outcome;
 mod pool_device;
 mod spin_budget;
@@ -38,6 +39,7 @@ use evener_device::Error;
 use self::ticker::SuspensionClock;
 pub(crate) use self::{
     data::{RunData, SliceData, StreamData},
+    follow::RunChoice,
     pool_device::PoolDevice,
     spin_budget::SpinBudget,
     state_cache::{CachedState, StateCache},
@@ -50,6 +52,7 @@ pub(crate) use self::{
 use crate::{
     contain::log,
     error::DoneItems,
+    events::RunEvents,
     recorder::Recorder,
     run::{LaneIndex, Run, Time},
     sync::lock,
@@ -79,6 +82,8 @@ pub(crate) struct RunContext<T: Task, E> {
     added: OnceLock<Vec<(Arc<PoolDevice>, bool)>>,
     /// The task's states on the devices, kept between runs.
     pub(crate) states: Arc<StateCache<T::State>>,
+    /// How the devices were chosen, for views.
+    choice: RunChoice,
     pub(crate) start: Instant,
     suspensions: SuspensionClock,
     core: Mutex<Core>,
@@ -149,7 +154,8 @@ impl Core {
     }
 
     /// Keeps the error of a device, for the report, and for the error that the run may end with.
-    fn keep_failure(&mut self, device: &PoolDevice, error: Error) {
+    fn keep_failure(&mut self, device: &PoolDevice, error: Error, now: Time) {
+        self.recorder.error(&device.id.to_string(), &error, now);
         /// Errors kept per device, the latest: a device that comes and goes for days fails without end.
         const KEPT: usize = 8;
         let is_of_device = |it: &(usize, Error)| it.0 == device.index;
@@ -266,13 +272,16 @@ impl<T: Task, E: RunData<T>> RunContext<T, E> {
         fold: Option<Fold<T::Output>>,
         (unit, items): (u64, u64),
         states: Arc<StateCache<T::State>>,
+        choice: RunChoice,
     ) -> Self {
+        let owner = next_owner();
+        let recorder = recorder.with_events(RunEvents::new(owner as u64, unit, items));
         let start = Instant::now();
         let suspensions = SuspensionClock::new(start);
         let suspended = suspensions.suspended_until(Duration::ZERO);
         RunContext {
             divisible: devices.iter().map(|device| can_divide(&task, device, unit)).collect(),
-            owner: next_owner(),
+            owner,
             added: OnceLock::new(),
             task,
             devices,
@@ -281,6 +290,7 @@ impl<T: Task, E: RunData<T>> RunContext<T, E> {
             unit,
             items,
             states,
+            choice,
             start,
             suspensions,
             core: Mutex::new(Core::new(run, recorder, suspended)),

@@ -74,8 +74,10 @@ impl<T: Task, E: RunData<T>> RunContext<T, E> {
     /// Starts this many workers on each lane. Waking a thread takes long, so threads that are awake help to wake others.
     pub(crate) fn begin(self: &Arc<Self>, workers: &[usize]) {
         let lanes = workers.iter().enumerate().rev();
-        self.core().lanes_to_start =
-            lanes.flat_map(|(lane, &count)| std::iter::repeat_n(lane, count)).collect();
+        let mut core = self.core();
+        core.lanes_to_start = lanes.flat_map(|(lane, &count)| std::iter::repeat_n(lane, count)).collect();
+        self.tell_status(&mut core, self.now());
+        drop(core);
         self.start_some_workers();
     }
 
@@ -183,7 +185,8 @@ impl<T: Task, E: RunData<T>> RunContext<T, E> {
     ) -> Option<StopReason> {
         let now = self.now();
         self.note_suspension(core, now);
-        let stopped = control.stop_reason(|| now);
+        self.tell_progress(core, now);
+        let stopped = self.stop_reason(control, || now);
         if stopped.is_some() {
             core.run.stop();
             core.workers.iter().for_each(|worker| worker.claims.end_run());
@@ -210,7 +213,7 @@ impl<T: Task, E: RunData<T>> RunContext<T, E> {
             shared.add_lanes(&first, made);
         };
         if let Err(error) = device.threads.spawn(self.owner, make) {
-            core.keep_failure(&device, thread_error(&device.id, &error));
+            core.keep_failure(&device, thread_error(&device.id, &error), self.now());
             core.run.add_lanes(&[]);
         }
     }
@@ -225,7 +228,7 @@ impl<T: Task, E: RunData<T>> RunContext<T, E> {
         }
         let lanes = lanes.unwrap_or_else(|error| {
             log!(warn, %error, "the devices that were left out cannot be added");
-            core.keep_failure(device, error);
+            core.keep_failure(device, error, self.now());
             Vec::new()
         });
         log!(
@@ -239,6 +242,7 @@ impl<T: Task, E: RunData<T>> RunContext<T, E> {
         self.added.get_or_init(|| devices.into_iter().zip(specs.iter().map(divisible)).collect());
         core.run.add_lanes(&specs);
         core.recorder.add_lanes(specs.len());
+        self.tell_joined(core, self.now());
         for (index, spec) in specs.iter().enumerate() {
             (0..spec.depth).for_each(|_| self.start_worker(core, first + index));
         }
@@ -299,7 +303,7 @@ impl<T: Task, E: RunData<T>> RunContext<T, E> {
         let pool_device = self.device(lane);
         let error = Error::TimedOut { device: pool_device.id.clone(), operation, after };
         log!(warn, device = %pool_device.id, %error, "device timed out");
-        core.keep_failure(pool_device, error);
+        core.keep_failure(pool_device, error, now);
         pool_device.reopen(pool_device.generation());
         self.replace(core, lane, now, |activity| !matches!(activity, WorkerActivity::Idle));
         core.record_lane_states(now);
@@ -335,7 +339,7 @@ impl<T: Task, E: RunData<T>> RunContext<T, E> {
     }
 
     /// The progress of the run. Items that a worker of plain code has begun count as done.
-    fn progress(&self, core: &Core, now: Time) -> Progress {
+    pub(super) fn progress(&self, core: &Core, now: Time) -> Progress {
         let mut begun = vec![0; core.run.tallies().len()];
         for worker in core.workers.iter().filter(|worker| self.is_divisible(worker.lane) && !worker.abandoned)
         {

@@ -125,7 +125,7 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<RunContext<T, E>> {
                     {
                         core.run.lane_failed(lane, failure, now);
                     }
-                    core.keep_failure(pool_device, error);
+                    core.keep_failure(pool_device, error, now);
                     core.record_lane_states(now);
                     self.wake_all();
                 }
@@ -251,7 +251,7 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<RunContext<T, E>> {
         }
         let error = task_error(&self.device(lane).id, "working on a lane".into(), message);
         log!(warn, device = %self.device(lane).id, %error, "a worker panicked");
-        core.keep_failure(self.device(lane), error);
+        core.keep_failure(self.device(lane), error, now);
         core.run.lane_failed(lane, FailureKind::Unable, now);
         core.record_lane_states(now);
         drop(core);
@@ -281,8 +281,10 @@ impl<T: Task, E: RunData<T>> RunContext<T, E> {
     fn worker_not_started(&self, core: &mut Core, index: usize, error: &std::io::Error) {
         core.workers[index].abandoned = true;
         let lane = core.workers[index].lane;
-        core.keep_failure(self.device(lane), thread_error(&self.device(lane).id, error));
-        core.run.lane_failed(lane, FailureKind::Unable, self.now());
+        let now = self.now();
+        core.keep_failure(self.device(lane), thread_error(&self.device(lane).id, error), now);
+        core.run.lane_failed(lane, FailureKind::Unable, now);
+        core.record_lane_states(now);
         self.wake_all();
     }
 
@@ -415,6 +417,7 @@ impl<T: Task, E: RunData<T>> RunContext<T, E> {
         if self.device(lane).generation() != generation {
             return Next::Prepare;
         }
+        self.tell_status(core, now);
         if let Some(window) = self.data.window() {
             window.announce(core);
             core.workers[index].seen = window.announced();
@@ -447,6 +450,7 @@ impl<T: Task, E: RunData<T>> RunContext<T, E> {
                     window.hand_out(&chunk.items);
                 }
                 core.workers[index].activity = WorkerActivity::Chunk(chunk.clone(), now);
+                core.recorder.began(&chunk, now);
                 log!(trace, lane, items = ?chunk.items, purpose = ?chunk.purpose, "chunk started");
                 Next::Run(chunk)
             }

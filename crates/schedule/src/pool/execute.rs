@@ -18,7 +18,10 @@ use super::{
 use crate::{
     contain::{contain, log},
     error::{DoneItems, RunError},
-    executor::{Fold, GetReserve, PoolDevice, Reserve, RunContext, RunTicks, SliceData, StopReason},
+    events::RunEnd,
+    executor::{
+        Fold, GetReserve, PoolDevice, Reserve, RunChoice, RunContext, RunTicks, SliceData, StopReason,
+    },
     hybrid::{Candidate, Observation},
     progress::Reporter,
     recorder::{DeviceLanes, Recorder},
@@ -175,6 +178,7 @@ impl<T: Task> Job<'_, T> {
             fold,
             (unit, count),
             self.context.states.clone(),
+            RunChoice { strategy: self.options.strategy.name(), left_out: left_out.clone(), predicted },
         ));
         let mut guard = RunGuard { shared: &shared, is_watched: false };
         log!(debug, task = self.task.name(), items = count, lanes = specs.len(), "run started");
@@ -210,18 +214,8 @@ impl<T: Task> Job<'_, T> {
         if matches!(ending, Some(Ok(()))) {
             lock(&self.context.history).record_lanes(&core.run, &devices, &device_lanes, (unit, units));
         }
-        drop(core);
-        // SAFETY: `finish` writes exactly the units that it accepts.
-        #[allow(unsafe_code)]
-        let results = unsafe { shared.data.results.take(&accepted) };
-        log!(debug, task = self.task.name(), ?ending, wall_s = report.wall_s, "run ended");
         // `watch` returns only when the run has ended.
-        ending.unwrap_or(Err(RunError::NoDevices))?;
-        let results = results.ok_or(RunError::NoDevices)?;
-        // A run that had to do without a device says little about how long one with it takes.
-        if !has_awaited {
-            self.learn(&report, selection, &cold, only, needed_reserve);
-        }
+        let ending = ending.unwrap_or(Err(RunError::NoDevices));
         report.task = Some(self.task.name().into());
         report.strategy = Some(self.options.strategy.name().into());
         report.left_out = left_out.to_vec();
@@ -230,6 +224,18 @@ impl<T: Task> Job<'_, T> {
         }
         report.predicted_s = predicted.map(|predicted| predicted.as_secs_f64());
         report.calibrated = self.calibrated(&report, &devices);
+        shared.tell_end(&mut core, |_, _| RunEnd::new(&ending, Some(report.clone())));
+        drop(core);
+        // SAFETY: `finish` writes exactly the units that it accepts.
+        #[allow(unsafe_code)]
+        let results = unsafe { shared.data.results.take(&accepted) };
+        log!(debug, task = self.task.name(), ?ending, wall_s = report.wall_s, "run ended");
+        ending?;
+        let results = results.ok_or(RunError::NoDevices)?;
+        // A run that had to do without a device says little about how long one with it takes.
+        if !has_awaited {
+            self.learn(&report, selection, &cold, only, needed_reserve);
+        }
         let lanes = trace_lanes(&device_lanes);
         Ok(Mapped { results, report, trace: Trace { task: self.task.name().into(), lanes, spans } })
     }
@@ -412,7 +418,11 @@ impl<T: Task> Drop for RunGuard<'_, T> {
         if !self.is_watched {
             // `watch` has panicked, in the user's progress callback, and this thread unwinds. The results are dropped here,
             // and a second panic, of a result's drop, would abort the process.
-            let accepted = std::mem::take(&mut self.shared.core().accepted);
+            let mut core = self.shared.core();
+            let accepted = std::mem::take(&mut core.accepted);
+            let error = Some("the code of the program that was told the progress has panicked".into());
+            self.shared.tell_end(&mut core, |_, _| RunEnd { error, report: None });
+            drop(core);
             // SAFETY: `finish` writes exactly the units that it accepts.
             #[allow(unsafe_code)]
             contain(|| drop(unsafe { results.take(&accepted) }));

@@ -5,7 +5,7 @@ use std::{
     fmt,
     marker::PhantomData,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, Weak},
     thread::Builder,
     time::Duration,
 };
@@ -15,7 +15,8 @@ use evener_device::{affinity::unbound, thread_stack::thread_builder};
 use super::{execute::Lanes, history::RunDevices, job::Job};
 use crate::{
     error::RunError,
-    executor::{Control, RunContext, RunTicks, StreamData, Window},
+    events::{self, RunEnd},
+    executor::{Control, Core, RunChoice, RunContext, RunTicks, StreamData, Window},
     recorder::Recorder,
     run::{Outcome, Run},
     sync::{lock, wait_timeout},
@@ -55,7 +56,7 @@ impl<T: Task> MapStream<'_, T> {
         source: impl Iterator<Item = T::Input> + Send + 's,
         start: impl FnOnce(Builder, Box<dyn FnOnce() + Send + 's>) -> std::io::Result<()>,
     ) -> Result<Self, RunError> {
-        let RunDevices { devices, .. } = job.select(None, 0)?;
+        let RunDevices { devices, left_out, predicted, .. } = job.select(None, 0)?;
         let Lanes { devices, specs, .. } = job.lanes(&devices, u64::MAX, 1);
         let workers: Vec<usize> = specs.iter().map(|spec| spec.depth).collect();
         let ticks = RunTicks::begin();
@@ -68,7 +69,10 @@ impl<T: Task> MapStream<'_, T> {
             None,
             (1, u64::MAX),
             job.context.states.clone(),
+            RunChoice { strategy: job.options.strategy.name(), left_out, predicted },
         ));
+        let followed: Weak<RunContext<T, StreamData<T>>> = Arc::downgrade(&shared);
+        events::stream().register(followed);
         shared.begin(&workers);
         let stream = MapStream {
             shared: shared.clone(),
@@ -109,10 +113,21 @@ impl<T: Task> MapStream<'_, T> {
         }
     }
 
+    /// Writes to the events that the stream has ended.
+    fn tell_end(&self, core: &mut Core, error: Option<&RunError>) {
+        self.shared.tell_end(core, |core, now| {
+            let (lanes, arrived) = (core.run.tallies().len(), self.window().arrived());
+            let devices = self.shared.device_lanes(lanes);
+            let mut report = core.recorder.report(&core.run, &devices, arrived, now, None);
+            report.task = Some(self.shared.task.name().into());
+            RunEnd { error: error.map(ToString::to_string), report: Some(report) }
+        });
+    }
+
     /// Whether the stream was stopped before it is complete. Checked before every result, because a slow consumer may
     /// always have results ready.
     fn is_over(&self) -> bool {
-        self.control.stop_reason(|| self.shared.now()).is_some()
+        self.shared.stop_reason(&self.control, || self.shared.now()).is_some()
             && self.shared.core().run.outcome() != Some(&Outcome::Complete)
     }
 }
@@ -163,6 +178,7 @@ impl<T: Task> Iterator for MapStream<'_, T> {
                     std::thread::yield_now();
                 }
                 Some(outcome) => {
+                    self.tell_end(&mut core, outcome.as_ref().err());
                     drop(core);
                     self.ended = true;
                     if let Err(error) = outcome {
@@ -184,6 +200,9 @@ impl<T: Task> Iterator for MapStream<'_, T> {
 impl<T: Task> Drop for MapStream<'_, T> {
     fn drop(&mut self) {
         self.shared.stop();
+        if !self.ended {
+            self.tell_end(&mut self.shared.core(), None);
+        }
         self.window().stop();
     }
 }

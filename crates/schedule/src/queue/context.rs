@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     contain::{contain, log},
+    events::{Followed, RunEvents},
     executor::{Next, PoolDevice, StateCache, next_owner, run_worker},
     run::Time,
     sync::{lock, wait, wait_timeout},
@@ -43,7 +44,9 @@ pub(super) struct QueueContext<T: Task> {
 }
 
 impl<T: Task> QueueContext<T> {
-    pub(super) fn new(task: T, devices: Vec<Arc<PoolDevice>>, dispatcher: DispatcherOf<T>) -> Self {
+    pub(super) fn new(task: T, devices: Vec<Arc<PoolDevice>>, mut dispatcher: DispatcherOf<T>) -> Self {
+        let owner = next_owner();
+        dispatcher.events = Some(RunEvents::new(owner as u64, 1, u64::MAX));
         let worker_wake = devices.iter().map(|_| Condvar::new()).collect();
         let (watcher_wake, all_answered, capacity_freed) = (Condvar::new(), Condvar::new(), Condvar::new());
         let (states, start, dispatcher) = (StateCache::default(), Instant::now(), Mutex::new(dispatcher));
@@ -51,7 +54,7 @@ impl<T: Task> QueueContext<T> {
             task,
             devices,
             states,
-            owner: next_owner(),
+            owner,
             start,
             dispatcher,
             worker_wake,
@@ -82,6 +85,7 @@ impl<T: Task> QueueContext<T> {
         let answer = act(&mut dispatcher, now);
         dispatcher.rebalance_if_due(now);
         self.start_workers(&mut dispatcher, now);
+        dispatcher.tell_progress(|| self.task.name(), now);
         let settled = std::mem::take(&mut dispatcher.settled);
         let (is_idle, is_empty, is_over) =
             (dispatcher.is_idle(), dispatcher.outstanding == 0, dispatcher.is_over());
@@ -179,6 +183,13 @@ impl<T: Task> QueueContext<T> {
         while dispatcher.outstanding > 0 {
             dispatcher = wait(&self.all_answered, dispatcher);
         }
+    }
+}
+
+impl<T: Task> Followed for QueueContext<T> {
+    fn tell_status(&self) {
+        let now = self.now();
+        self.dispatcher().tell_status(|| self.task.name(), now);
     }
 }
 

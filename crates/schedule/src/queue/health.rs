@@ -32,6 +32,9 @@ pub(super) struct DeviceHealth {
     successes: u32,
     /// The last error.
     pub(super) last_error: Option<Error>,
+    /// How often it was quarantined, and how often because it had hung.
+    pub(super) quarantines: u64,
+    pub(super) hangs: u64,
 }
 
 impl DeviceHealth {
@@ -41,6 +44,8 @@ impl DeviceHealth {
             consecutive_failures: 0,
             successes: 0,
             last_error: None,
+            quarantines: 0,
+            hangs: 0,
         }
     }
 
@@ -68,6 +73,8 @@ impl DeviceHealth {
         self.quarantine.record_failure(now, FIRST_QUARANTINE, MAX_QUARANTINE, forgiven_in);
         self.consecutive_failures += 1;
         self.successes = 0;
+        self.quarantines += 1;
+        self.hangs += u64::from(matches!(error, Error::TimedOut { .. }));
         self.last_error = Some(error);
     }
 

@@ -44,6 +44,7 @@ use crate::{
     balancer::BalancerSettings,
     contain::{contain, log},
     error::RunError,
+    events::stream,
     pool::Pool,
     task::{Task, thread_error},
 };
@@ -123,6 +124,8 @@ impl<T: Task> QueueBuilder<T> {
         let dispatcher = Dispatcher::new(queues.collect(), balancer, limits, batch, capacity);
         log!(debug, task = task.name(), devices = devices.len(), "a queue opens");
         let shared = Arc::new(QueueContext::new(task, devices, dispatcher));
+        let followed: Weak<QueueContext<T>> = Arc::downgrade(&shared);
+        stream().register(followed);
         let queue = Queue { shared };
         let watched = queue.shared.clone();
         let watch = move || {

@@ -3,19 +3,19 @@
 mod text;
 mod totals;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub(crate) use self::text::{count_of, grouped};
 pub use self::totals::RunTotals;
 
 /// The report of a run.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// The task's name.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
     /// The strategy's name.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<String>,
     /// The number of items.
     pub items: u64,
@@ -31,10 +31,10 @@ pub struct Report {
     /// in flight of the items that were in flight then.
     pub bound: Option<f64>,
     /// A comparison with the fastest device alone. A failed run has none.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speedup: Option<Speedup>,
     /// A comparison with the rates that the devices have alone, if those were measured.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibrated: Option<Calibrated>,
     /// The predicted time of the run, if there was a prediction.
     pub predicted_s: Option<f64>,
@@ -45,7 +45,7 @@ pub struct Report {
 }
 
 /// A run compared with the fastest of its devices alone.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Speedup {
     /// The fastest device.
     pub device: String,
@@ -56,7 +56,7 @@ pub struct Speedup {
 }
 
 /// A run compared with the rates that its devices have when each works alone.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Calibrated {
     /// The time of the run at the sum of those rates.
     pub ideal_s: f64,
@@ -65,7 +65,7 @@ pub struct Calibrated {
 }
 
 /// A device that was not used in a run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
     /// Its id.
     pub id: String,
@@ -74,7 +74,7 @@ pub struct LeftOut {
 }
 
 /// What one device did in a run. Times of a device with several lanes, as the processor has one per core, are their mean.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeviceReport {
     /// Its id.
     pub id: String,
@@ -113,6 +113,6 @@ pub struct DeviceReport {
     pub state: String,
     /// Its errors in the run, the last eight of them, the latest at the end. A successful run has them as well: other devices
     /// did the items.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<String>,
 }

@@ -95,6 +95,11 @@ impl VirtualDevice {
         self.version += 1;
     }
 
+    /// The chunks in flight.
+    pub(super) fn in_flight(&self) -> impl Iterator<Item = &LaneChunk> {
+        self.chunks.iter().map(|queued| &queued.chunk)
+    }
+
     /// Releases a fraction of the items of a chunk that are not begun, from its end. `None` if all are begun.
     pub(super) fn release(
         &mut self,

@@ -12,6 +12,7 @@ use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap},
     ops::Range,
+    sync::Arc,
     time::Duration,
 };
 
@@ -21,6 +22,7 @@ use self::{
     device::{Condition, VirtualDevice},
 };
 use crate::{
+    events::{self, RunEnd, RunEvents, RunKind, RunProgress, RunStatus},
     recorder::{DeviceLanes, Recorder},
     report::Report,
     run::{Answer, FailureKind, LaneChunk, LaneSpec, LaneState, Outcome, Run, Settings, Time, Verdict},
@@ -63,7 +65,26 @@ pub fn simulate(scenario: &Scenario, strategy: Strategy, settings: Settings) -> 
     simulator.finish()
 }
 
+/// As [`simulate`], with events that views can follow. `pace` is called with the virtual time before each step: one that
+/// sleeps until then lets the run be seen as it would be.
+pub fn simulate_followed(
+    scenario: &Scenario,
+    strategy: Strategy,
+    settings: Settings,
+    events: RunEvents,
+    pace: &mut dyn FnMut(Time),
+) -> Simulation {
+    let mut simulator = Simulator::new(scenario, strategy, settings);
+    simulator.recorder = Recorder::new(simulator.devices.len(), true).with_events(events);
+    simulator.pace = Some(pace);
+    simulator.tell_status(strategy.name());
+    simulator.run_followed(strategy.name());
+    simulator.finish()
+}
+
 struct Simulator<'a> {
+    /// Called with the virtual time before each step.
+    pace: Option<&'a mut dyn FnMut(Time)>,
     scenario: &'a Scenario,
     costs: ItemCosts,
     devices: Vec<VirtualDevice>,
@@ -125,6 +146,7 @@ impl<'a> Simulator<'a> {
             waiting: vec![false; devices.len()],
             next_ask: vec![Some(Time::ZERO); devices.len()],
             recorder: Recorder::new(devices.len(), true),
+            pace: None,
             capacities: vec![(Time::ZERO, capacity)],
             scenario,
             devices,
@@ -135,19 +157,72 @@ impl<'a> Simulator<'a> {
     }
 
     fn run(&mut self) {
-        while self.run.outcome().is_none() {
-            let Some(Reverse((now, event))) = self.pending.pop() else { break };
-            self.now = now;
-            match event {
-                SimEvent::End { lane, version } if self.devices[lane].version == version => self.end(lane),
-                SimEvent::End { .. } => {}
-                SimEvent::Scenario(index) => self.apply(index),
-                SimEvent::Ask(lane) if self.next_ask[lane] == Some(now) => self.ask(lane),
-                // The lane asks at another time since.
-                SimEvent::Ask(_) => {}
-                SimEvent::HangCheck => self.check_for_hung(),
+        while self.step() {}
+    }
+
+    fn run_followed(&mut self, strategy: &'static str) {
+        while self.step() {
+            self.tell_status(strategy);
+        }
+    }
+
+    /// Lets the next event happen. Returns false once the run has ended.
+    fn step(&mut self) -> bool {
+        if self.run.outcome().is_some() {
+            return false;
+        }
+        let Some(Reverse((now, event))) = self.pending.pop() else { return false };
+        if let Some(pace) = &mut self.pace {
+            pace(now);
+        }
+        self.now = now;
+        match event {
+            SimEvent::End { lane, version } if self.devices[lane].version == version => self.end(lane),
+            SimEvent::End { .. } => {}
+            SimEvent::Scenario(index) => self.apply(index),
+            SimEvent::Ask(lane) if self.next_ask[lane] == Some(now) => self.ask(lane),
+            // The lane asks at another time since.
+            SimEvent::Ask(_) => {}
+            SimEvent::HangCheck => self.check_for_hung(),
+        }
+        true
+    }
+
+    /// Writes the status and the progress of the run to its events, if readers need them.
+    fn tell_status(&mut self, strategy: &'static str) {
+        let now = self.now;
+        let Some(events) = self.recorder.events() else { return };
+        let (needs_status, is_progress_due) = (events.needs_status(), events.is_progress_due(now));
+        if needs_status {
+            let in_flight = self.devices.iter().flat_map(|device| device.in_flight());
+            let since = |chunk: &LaneChunk| self.began.get(&chunk.id).copied().unwrap_or(now);
+            let in_flight: Vec<_> = in_flight.map(|chunk| (chunk, since(chunk))).collect();
+            let status = RunStatus {
+                task: "items".into(),
+                kind: RunKind::Map,
+                strategy,
+                items: Some(self.scenario.items),
+                predicted: None,
+                devices: self.recorder.status(&self.run, &self.device_lanes(), &in_flight),
+                left_out: Vec::new(),
+            };
+            if let Some(events) = self.recorder.events() {
+                events.status(now, || status);
+            }
+        } else if is_progress_due {
+            let items = self.scenario.items;
+            let (efficiency, bound) = self.recorder.efficiency_so_far(&self.run, items, now);
+            let (done, items) = (self.run.done(), Some(items));
+            let progress = RunProgress { done, items, efficiency, bound, waiting_for: None };
+            if let Some(events) = self.recorder.events() {
+                events.write(now, || events::EventKind::Progress(progress));
             }
         }
+    }
+
+    fn device_lanes(&self) -> Vec<DeviceLanes> {
+        let names = self.devices.iter().map(|device| device.spec.id.clone());
+        names.enumerate().map(|(index, id)| DeviceLanes { id, lanes: index..index + 1 }).collect()
     }
 
     /// Asks for a lane until it has as many chunks in flight as it can.
@@ -164,14 +239,17 @@ impl<'a> Simulator<'a> {
                 Answer::Run(chunk) => {
                     self.began.insert(chunk.id, self.now);
                     self.recorder.ready(lane, self.now);
+                    self.recorder.began(&chunk, self.now);
                     let device = &mut self.devices[lane];
                     let items = chunk.items.end - chunk.items.start;
                     let too_large = device.spec.memory_items.is_some_and(|most| items > most);
                     if device.condition == Condition::Dead {
+                        self.recorder.refused(&chunk, self.now);
                         self.fail(chunk.id, FailureKind::Untrusted);
                         return self.ask_later(lane);
                     }
                     if too_large {
+                        self.recorder.refused(&chunk, self.now);
                         self.fail(chunk.id, FailureKind::TooLarge);
                         if self.run.state(lane) != LaneState::Healthy {
                             return self.ask_later(lane);
@@ -336,13 +414,17 @@ impl<'a> Simulator<'a> {
             }
             self.recorder.copied(lane, device.copied);
         }
-        let names = || self.devices.iter().map(|device| device.spec.id.clone());
-        let lanes = |(index, id)| DeviceLanes { id, lanes: index..index + 1 };
-        let devices: Vec<DeviceLanes> = names().enumerate().map(lanes).collect();
+        let devices = self.device_lanes();
         let ideal = Some(self.ideal());
         let report = self.recorder.report(&self.run, &devices, self.scenario.items, self.now, ideal);
         let outcome = self.run.outcome().cloned().unwrap_or(Outcome::NoLaneLeft);
-        let (lanes, spans) = (names().collect(), self.recorder.take_spans());
+        if let Some(events) = self.recorder.events() {
+            let error = (outcome != Outcome::Complete).then(|| format!("{outcome:?}"));
+            let end = || RunEnd { error, report: Some(report.clone()) };
+            events.write(self.now, || events::EventKind::RunEnded(Arc::new(end())));
+        }
+        let lanes = self.devices.iter().map(|device| device.spec.id.clone()).collect();
+        let spans = self.recorder.take_spans();
         let trace = Trace { task: "items".into(), lanes, spans };
         Simulation { report, outcome, trace }
     }

@@ -26,7 +26,7 @@ impl<I, O> Dispatcher<I, O> {
         let Some((device, _)) = self.set_idle(worker) else { return };
         log!(warn, device = %self.devices[device].device.id, %error, "a device could not be prepared");
         match FailureKind::from(&error) {
-            FailureKind::Unable | FailureKind::Task => self.retire(device, error),
+            FailureKind::Unable | FailureKind::Task => self.retire(device, error, now),
             FailureKind::TooLarge | FailureKind::Untrusted => self.quarantine(device, generation, error, now),
         }
         self.give_up_stranded(now);
@@ -41,7 +41,7 @@ impl<I, O> Dispatcher<I, O> {
             }
             // The next worker would panic as well.
             Some((device, WorkerState::Preparing { .. })) => {
-                self.retire(device, error);
+                self.retire(device, error, now);
                 self.give_up_stranded(now);
             }
             _ => {}
@@ -78,6 +78,8 @@ impl<I, O> Dispatcher<I, O> {
         it.failed += attempt.pieces as u64;
         (0..attempt.pieces).for_each(|_| it.device.counters.fail());
         log!(warn, device = %it.device.id, pieces = attempt.pieces, %error, "a batch failed");
+        self.tell_failed(device, attempt, &error, now);
+        let it = &mut self.devices[device];
         match FailureKind::from(&error) {
             FailureKind::Task => {
                 if let Some(mut flight) = self.in_flight.remove(&attempt.flight) {
@@ -102,7 +104,7 @@ impl<I, O> Dispatcher<I, O> {
                     failures.for_each(|failures| failures.push((device, error.clone())));
                 }
                 match failure {
-                    FailureKind::Unable => self.retire(device, error),
+                    FailureKind::Unable => self.retire(device, error, now),
                     _ => self.quarantine(device, attempt.generation, error, now),
                 }
             }
@@ -153,12 +155,14 @@ impl<I, O> Dispatcher<I, O> {
         self.release_home_pieces(device);
         let it = &self.devices[device];
         log!(debug, device = %it.device.id, state = ?it.health.quarantine.state, "a device goes into quarantine");
+        self.tell_health(device, now);
     }
 
     /// Retires a device that cannot run the task.
-    fn retire(&mut self, device: usize, error: Error) {
+    fn retire(&mut self, device: usize, error: Error, now: Time) {
         log!(warn, device = %self.devices[device].device.id, %error, "a device is retired from a queue");
         self.devices[device].health.retire(error);
         self.release_home_pieces(device);
+        self.tell_health(device, now);
     }
 }

@@ -9,6 +9,7 @@
 //! copy](straggler) was made. The first results win; later ones are returned to their worker, which drops them.
 
 mod failure;
+mod follow;
 #[cfg(test)]
 mod fuzz;
 mod placement;
@@ -30,8 +31,9 @@ use super::{
 use crate::{
     balancer::{Balancer, BalancerSettings, BalancerStatistics},
     contain::log,
+    events::{ChunkEvent, RunEvents, lane_number},
     executor,
-    run::Time,
+    run::{Purpose, Time},
 };
 
 /// The time limits of a queue.
@@ -106,6 +108,8 @@ pub(super) struct Dispatcher<I, O> {
     pub(super) settled: Vec<Settled<I, O>>,
     /// Tasks that wait for capacity.
     pub(super) capacity_waiters: Vec<Waker>,
+    /// The events of the queue, until it is over, if views can follow it.
+    pub(super) events: Option<RunEvents>,
 }
 
 /// A finished piece, and the waker of the task that waits for it. The ticket drops the result if no handle is left.
@@ -158,6 +162,8 @@ struct BatchAttempt {
     /// Whether it is its worker's first on this generation of the device, which may compile code and allocate memory.
     first: bool,
     evidence: Evidence,
+    /// The batch in the events.
+    event: ChunkEvent,
 }
 
 /// Evidence about an attempt from the other attempts at its batch.
@@ -236,6 +242,7 @@ impl<I, O> Dispatcher<I, O> {
             outstanding: 0,
             settled: Vec::new(),
             capacity_waiters: Vec::new(),
+            events: None,
         }
     }
 
@@ -351,9 +358,11 @@ impl<I, O> Dispatcher<I, O> {
                     self.devices[device].preparing += 1;
                     (WorkerState::Preparing { stopwatch: Stopwatch::new(now), generation }, Next::Prepare)
                 } else {
-                    let Some((flight, pieces, next)) = self.begin(worker, device, pick) else {
+                    let Some((event, next)) = self.begin(worker, device, pick, canary) else {
                         return Next::Wait { until: None };
                     };
+                    self.tell_began(event, now);
+                    let (flight, pieces) = (event.chunk, event.items as usize);
                     let (stopwatch, evidence) = (Stopwatch::new(now), Evidence::Pending);
                     let attempt = BatchAttempt {
                         flight,
@@ -363,6 +372,7 @@ impl<I, O> Dispatcher<I, O> {
                         canary,
                         first: !warm,
                         evidence,
+                        event,
                     };
                     (WorkerState::Batch(attempt), next)
                 };
@@ -378,8 +388,14 @@ impl<I, O> Dispatcher<I, O> {
         Next::Wait { until }
     }
 
-    /// Puts a batch, or another attempt at one, in flight. Returns its number, its size, and the worker's action.
-    fn begin(&mut self, worker: u64, device: usize, pick: Pick) -> Option<(u64, usize, Next<I>)> {
+    /// Puts a batch, or another attempt at one, in flight. Returns the batch and the worker's action.
+    fn begin(
+        &mut self,
+        worker: u64,
+        device: usize,
+        pick: Pick,
+        canary: bool,
+    ) -> Option<(ChunkEvent, Next<I>)> {
         let (number, is_copy) = match pick {
             Pick::Later(_) => return None,
             Pick::Copy(number) => {
@@ -413,12 +429,15 @@ impl<I, O> Dispatcher<I, O> {
         it.active += 1;
         (0..count).for_each(|_| it.device.counters.begin());
         log!(trace, device = %it.device.id, batch = number, pieces = count, is_copy, "a batch begins");
-        let (items, first) = (flight.items.clone(), flight.first);
-        Some((
-            number,
-            count,
-            Next::Run(BatchItems { items, first, count, number: flight.tickets[0].key.number }),
-        ))
+        let (items, first, piece) = (flight.items.clone(), flight.first, flight.tickets[0].key.number);
+        let purpose = match (canary, is_copy) {
+            (true, _) => Purpose::Canary,
+            (false, true) => Purpose::Speculative,
+            (false, false) => Purpose::Work,
+        };
+        let lane = lane_number(device);
+        let event = ChunkEvent { lane, chunk: number, first: piece, items: count as u64, purpose };
+        Some((event, Next::Run(BatchItems { items, first, count, number: piece })))
     }
 
     /// Records that a worker has prepared its device, for up to `max_pieces` pieces at once.
@@ -464,10 +483,12 @@ impl<I, O> Dispatcher<I, O> {
                 Some(results)
             }
         };
+        self.tell_ended(&attempt, if unwanted.is_none() { attempt.pieces } else { 0 }, took, now);
         // Last, because evidence compares the devices' times before this batch.
         self.devices[device].mean.learn(each);
         if is_back {
             log!(debug, device = %self.devices[device].device.id, "a device is healthy again");
+            self.tell_health(device, now);
         }
         unwanted
     }
