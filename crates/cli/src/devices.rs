@@ -145,6 +145,10 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     };
     let (unmeasured, unkept) = (ids(|it| it.measure_error.is_some()), ids(|it| it.keep_error.is_some()));
     if !missing.is_empty() {
+        // The ids that were printed do not say why.
+        if print_ids {
+            bail!("{}", lines(&missing));
+        }
         let names: Vec<&str> = missing.iter().map(|absent| absent.back_end.as_str()).collect();
         bail!("cannot be used: {}", names.join(", "));
     }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use evener_device::{
-    Absent, Error, Inventory, Result,
+    Absent, Error, Inventory, Result, is_device_name,
     remote::{Connector, Pipes, RemoteHost},
 };
 
@@ -49,6 +49,11 @@ impl Host {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
         if name.is_empty() || name.starts_with('-') || !name.chars().all(is_plain) {
             let detail = "a name has letters, digits, `.`, `-` and `_`, and does not begin with `-`";
+            return Err(HostError::new(&name, detail));
+        }
+        if is_device_name(&name) {
+            let detail = "is what devices are called in --devices: give the machine another name in hosts.toml, and its \
+                          address there";
             return Err(HostError::new(&name, detail));
         }
         Ok(Host { name, launcher: Arc::new(launcher), timeout: TIMEOUT })
@@ -205,7 +210,20 @@ mod test {
 
     #[test]
     fn names_that_a_shell_or_a_selection_would_misread_are_refused() {
-        for name in ["", "-oProxyCommand=x", "a b", "a/b", "a,b", "alice@", "a:b", "a:99999", "a;b", "a[1]"] {
+        for name in [
+            "",
+            "-oProxyCommand=x",
+            "a b",
+            "a/b",
+            "a,b",
+            "alice@",
+            "a:b",
+            "a:99999",
+            "a;b",
+            "a[1]",
+            "cpu",
+            "GPU",
+        ] {
             assert!(Host::ssh(name).is_err(), "{name}");
         }
     }

@@ -176,7 +176,7 @@ impl Hosts {
             ssh = if self.sends { ssh.send(program.clone()) } else { ssh.prefer(program.clone()) };
         }
         if let Some(evener) = evener {
-            ssh = ssh.command(format!("exec {} worker", quoted(evener)));
+            ssh = ssh.named_program(evener, format!("exec {} worker", quoted(evener)));
         }
         let host_name = if entry.is_some() { name.to_owned() } else { ssh.host_name().to_owned() };
         let host = Host::new(host_name, ssh)?;

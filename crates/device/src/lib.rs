@@ -75,7 +75,7 @@ pub use launch::Launch;
 pub use measure::{Rates, load_rates, measure, save_rates};
 pub use module::Module;
 pub use score::{ApiPoints, KindPoints, Score, ScoreTable, SizePoints, Weights};
-pub use select::{DEVICES_VARIABLE, selection_from_environment};
+pub use select::{DEVICES_VARIABLE, is_device_name, selection_from_environment};
 pub use stream::{Download, Event, StagedUpload, Stream, Timestamp, Transfer};
 pub use telemetry::Telemetry;
 /// The version of wgpu whose types [`Device::from_wgpu`] takes.

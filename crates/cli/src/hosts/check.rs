@@ -83,6 +83,8 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     }
     match checked.failed.as_slice() {
         [] => Ok(()),
+        // What was printed does not say why.
+        failed if verbosity.is_quiet() && !arguments.json => bail!("{}", lines(failed)),
         failed => {
             let names: Vec<&str> = failed.iter().map(|failed| failed.host.as_str()).collect();
             bail!("cannot be used: {}", names.join(", "))
@@ -92,11 +94,15 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
 
 fn text(checked: &Checked) -> String {
     let table = (!checked.hosts.is_empty()).then(|| links_table(&checked.hosts));
+    let failed = (!checked.failed.is_empty()).then(|| lines(&checked.failed));
+    table.into_iter().chain(failed).collect::<Vec<_>>().join("\n\n") + "\n"
+}
+
+/// Returns a line for each host that cannot be used, with the reason.
+fn lines(failed: &[Failed]) -> String {
     let line = |failed: &Failed| {
         let absent = Absent { back_end: failed.host.clone(), reason: failed.reason.clone() };
         escape::single_line(&absent.to_string()).into_owned()
     };
-    let failed = checked.failed.iter().map(line).collect::<Vec<_>>().join("\n");
-    let failed = (!failed.is_empty()).then_some(failed);
-    table.into_iter().chain(failed).collect::<Vec<_>>().join("\n\n") + "\n"
+    failed.iter().map(line).collect::<Vec<_>>().join("\n")
 }

@@ -24,6 +24,8 @@ use crate::{host::HostError, worker::DAMAGED};
 pub struct Ssh {
     /// What the user calls the machine.
     name: String,
+    /// The program of workers, if the user has named it in a file.
+    named_program: Option<String>,
     /// User and host, as `ssh` takes them.
     destination: String,
     port: Option<u16>,
@@ -42,6 +44,12 @@ impl Ssh {
     /// A machine: `gpu-box`, `alice@lab3` or `lab3:2222`. The command there is `evener worker`.
     pub fn new(target: &str) -> Result<Self, HostError> {
         let refuse = |detail: &str| Err(HostError::new(target, detail));
+        if let Some(address) = ipv6_address(target) {
+            let advice = "for an IPv6 address, give the machine a name: in ~/.ssh/config with `HostName";
+            return refuse(&format!(
+                "{advice} {address}`, or in hosts.toml with ssh = [\"-oHostName={address}\"]"
+            ));
+        }
         let (destination, port) = match target.split_once(':') {
             Some((destination, port)) => match port.parse() {
                 Ok(port) => (destination, Some(port)),
@@ -59,6 +67,7 @@ impl Ssh {
         }
         Ok(Ssh {
             name: target.into(),
+            named_program: None,
             destination: destination.into(),
             port,
             program: "ssh".into(),
@@ -74,6 +83,12 @@ impl Ssh {
     pub(crate) fn called(mut self, name: &str) -> Self {
         self.name = name.into();
         self
+    }
+
+    /// Sets the path of the `evener` there, as the user's file has it, and the command that starts it.
+    pub(crate) fn named_program(mut self, path: &str, command: String) -> Self {
+        self.named_program = Some(path.into());
+        self.command(command)
     }
 
     /// Sets the command that the machine's shell runs, whose standard input and output become the worker's pipes.
@@ -175,14 +190,30 @@ impl Ssh {
         let port = self.port.map(|port| format!("-p {port} ")).unwrap_or_default();
         let options: String = self.options.iter().map(|option| format!("{} ", shell_word(option))).collect();
         let host = self.host_name();
+        // An installed copy is not used where the file names another program.
+        let if_missing = match &self.named_program {
+            Some(path) => format!(
+                "hosts.toml says that evener = {path:?} there: correct the path, or remove the line and run `evener hosts \
+                 install {}`",
+                self.name
+            ),
+            None => format!("run `evener hosts install {}`, or give its path in hosts.toml", self.name),
+        };
         let names = Names {
             login: format!("ssh {options}{port}{}", self.destination),
-            if_missing: format!("run `evener hosts install {}`, or give its path in hosts.toml", self.name),
+            if_missing,
             // As the file of known hosts has it.
             host: self.port.map_or(host.to_owned(), |port| format!("'[{host}]:{port}'")),
         };
         Box::new(move |ending| explain(&names, ending))
     }
+}
+
+/// Returns the IPv6 address of a target, with or without user, brackets and port.
+fn ipv6_address(target: &str) -> Option<std::net::Ipv6Addr> {
+    let host = target.rsplit('@').next().unwrap_or(target);
+    let bracketed = host.strip_prefix('[').and_then(|rest| rest.split_once(']')).map(|(address, _)| address);
+    bracketed.unwrap_or(host).parse().ok()
 }
 
 /// Returns a word as a shell takes it, for a command that the user can run.
@@ -299,6 +330,25 @@ mod test {
         assert!(text.contains("run `ssh '-oProxyCommand=nc -X 5 %h %p' -p 2222 alice@lab3` once"), "{text}");
         let text = explained(&ssh, "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", 255);
         assert!(text.contains("`ssh-keygen -R '[lab3]:2222'`"), "{text}");
+    }
+
+    #[test]
+    fn a_wrong_path_in_the_file_is_to_be_corrected_there() {
+        let ssh = Ssh::new("lab3").unwrap().named_program("/opt/evener", "exec '/opt/evener' worker".into());
+        let text = explained(&ssh, "bash: line 1: /opt/evener: No such file or directory", 127);
+        assert!(
+            text.contains(r#"hosts.toml says that evener = "/opt/evener" there: correct the path"#),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn an_ipv6_address_gets_advice_that_works() {
+        for target in ["::1", "alice@fe80::2", "[2001:db8::7]:2222"] {
+            let refused = Ssh::new(target).unwrap_err().to_string();
+            assert!(refused.contains("-oHostName="), "{target}: {refused}");
+        }
+        assert!(!Ssh::new("a:b").unwrap_err().to_string().contains("IPv6"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod name;
 mod parse;
 
+pub use self::name::is_device as is_device_name;
 use self::{
     name::{Breadth, TermKind},
     parse::Term,

@@ -96,8 +96,9 @@ impl TermKind {
     }
 }
 
-/// Whether a name is an API, a group or an id, such as `cuda:0` and its partition `cuda:0/a`.
-pub(super) fn is_device(name: &str) -> bool {
+/// Whether a selection takes a name for an API, a group or an id, such as `cuda:0` and its partition `cuda:0/a`. A machine
+/// of such a name could not be told from a device.
+pub fn is_device(name: &str) -> bool {
     let name = name.split('/').next().unwrap_or(name).to_lowercase();
     match name.split_once(':') {
         Some((api, number)) => keyword(api).is_some() && number.parse::<u32>().is_ok(),
