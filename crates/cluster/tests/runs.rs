@@ -24,12 +24,12 @@ use evener_device::{
     Device, Kernel, Result, kernel_fn,
     remote::{ReadPipe, RemoteHost, WritePipe},
 };
-use evener_schedule::{KernelParams, KernelTask, Pool, RunError};
+use evener_schedule::{KernelParams, KernelTask, Pool, RunError, task_fn};
 use libtest_mimic::{Arguments, Trial};
 
 fn main() {
     worker::serve_if_asked();
-    let trials: [Behaviour; 7] = [
+    let trials: [Behaviour; 8] = [
         ("a_fault_at_every_step_of_a_run_loses_and_repeats_no_item", every_step),
         ("random_faults_lose_and_repeat_no_item", random_faults),
         ("a_run_over_a_worker_alone_ends_with_all_items_or_an_error", alone),
@@ -37,6 +37,7 @@ fn main() {
         ("a_kernel_longer_than_the_limit_of_silence_is_no_loss", long_kernel),
         ("32_hosts_start_in_seconds_and_share_a_run", many_hosts),
         ("a_remote_device_is_a_row_of_the_trace_on_this_machines_clock", trace),
+        ("a_plain_function_runs_in_a_worker_of_the_same_program", function),
     ];
     let mut arguments = Arguments::from_args();
     // They start processes, and measure time.
@@ -428,5 +429,24 @@ fn trace() -> Outcome {
     ensure!(spans.iter().any(|span| span.accepted > 0), "the remote device did nothing");
     // They are on the clock of this machine, whatever the other one's says.
     ensure!(spans.iter().all(|span| span.from <= span.until && span.until <= most), "{spans:?}");
+    Ok(())
+}
+
+task_fn! {
+    /// The number of the process that computes the item, and an entry of a table.
+    fn looked_up(item: &u32, table: Vec<u32>) -> [u32; 2] {
+        [std::process::id(), table[*item as usize % table.len()]]
+    }
+}
+
+fn function() -> Outcome {
+    let there = connected()?;
+    let items: Vec<u32> = (0..1000).collect();
+    let pool = Pool::builder().devices([&there.device]).keep_history_at(None).build()?;
+    let run = pool.map(&looked_up(vec![7, 8, 9]), &items)?;
+    for (item, [process, entry]) in items.iter().zip(run.results()) {
+        ensure!(*process == there.process, "item {item} was computed by another process");
+        ensure!(*entry == 7 + item % 3, "item {item}: {entry}");
+    }
     Ok(())
 }

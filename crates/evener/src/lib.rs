@@ -169,7 +169,7 @@ pub use evener_mesh as mesh;
 pub use evener_schedule as schedule;
 pub use evener_schedule::{
     Arrays, BoxClosure, Cancel, Chunk, Closure, Handle, Job, KernelParams, KernelTask, MapStream, Mapped,
-    Pool, Progress, Queue, QueueError, Reduced, Report, Resident, Results, RunError, Strategy, Task,
+    Pool, Progress, Queue, QueueError, Reduced, Report, Resident, Results, RunError, Strategy, Task, task_fn,
 };
 /// Groth16 proofs over BN254, and their arithmetic on every device: fields, curves, multi-scalar multiplications and
 /// number-theoretic transforms.

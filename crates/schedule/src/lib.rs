@@ -40,6 +40,9 @@ pub use task::{
     Results, Task,
 };
 
+#[doc(hidden)]
+pub use task::task_fns;
+
 /// The decisions of a run, for programs that drive it with devices of their own.
 pub mod decide {
     pub use crate::{

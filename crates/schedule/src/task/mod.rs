@@ -4,6 +4,7 @@ mod arrays;
 mod borrowed;
 mod claims;
 mod closure;
+mod function;
 mod gate;
 mod kernel;
 mod lend;
@@ -28,6 +29,7 @@ pub use self::{
     arrays::Arrays,
     claims::{Claims, MAX_DIVISIBLE_ITEMS},
     closure::{AnyFunction, BoxClosure, Closure},
+    function::task_fns,
     kernel::{KernelParams, KernelState, KernelTask},
     resident::Resident,
     results::Results,
