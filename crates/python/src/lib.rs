@@ -7,6 +7,7 @@ mod claims;
 mod devices;
 mod parent;
 mod run;
+mod settings_file;
 
 use pyo3::prelude::*;
 
@@ -14,5 +15,7 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _evener {
     #[pymodule_export]
-    use crate::{claims::Claims, devices::devices, parent::end_with_parent, run::Run};
+    use crate::{
+        claims::Claims, devices::devices, parent::end_with_parent, run::Run, settings_file::toml_to_json,
+    };
 }

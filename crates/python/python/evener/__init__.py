@@ -18,6 +18,18 @@ _HOMES = {
     "put": "_schedule.kept_values",
     "Pool": "pool",
     "shut_down": "_schedule.default",
+    "submit": "_jobs.submit",
+    "job": "_jobs.handle",
+    "jobs": "_jobs.handle",
+    "Job": "_jobs.handle",
+    "JobCancelled": "_jobs.handle",
+    "JobDied": "_jobs.handle",
+    "NoSuchJob": "_jobs.store",
+    "BadSignature": "_jobs.sealed",
+    "configure": "configuration",
+    "config": "configuration",
+    "Config": "configuration",
+    "ConfigError": "configuration",
     "device": "device_list",
     "devices": "device_list",
     "last_run": "report",
@@ -29,22 +41,34 @@ _HOMES = {
 }
 
 __all__ = [
+    "BadSignature",
+    "Config",
+    "ConfigError",
+    "Job",
+    "JobCancelled",
+    "JobDied",
     "LastRun",
+    "NoSuchJob",
     "NotLoadable",
     "NotParallel",
     "PicklingError",
     "Pool",
     "RemoteError",
     "WorkerDied",
+    "config",
+    "configure",
     "device",
     "devices",
     "explain",
     "explain_file",
+    "job",
+    "jobs",
     "last_run",
     "map",
     "parallel",
     "put",
     "shut_down",
+    "submit",
 ]
 
 
@@ -65,8 +89,13 @@ def __dir__() -> List[str]:
 
 
 if TYPE_CHECKING:
+    from ._jobs.handle import Job, JobCancelled, JobDied, job, jobs
+    from ._jobs.sealed import BadSignature
+    from ._jobs.store import NoSuchJob
+    from ._jobs.submit import submit
     from ._schedule.default import shut_down
     from ._schedule.kept_values import put
+    from .configuration import Config, ConfigError, config, configure
     from .decorator import parallel
     from .device_list import device, devices
     from .errors import NotLoadable, PicklingError, RemoteError
