@@ -32,6 +32,18 @@ _HOMES = {
     "ConfigError": "configuration",
     "device": "device_list",
     "devices": "device_list",
+    "Device": "device_list",
+    "Kernel": "kernels",
+    "merkle_root": "merkle",
+    "MerkleTree": "merkle",
+    "InclusionProof": "merkle",
+    "Prover": "groth16",
+    "Groth16Proof": "groth16",
+    "verify": "groth16",
+    "DeviceError": "_evener",
+    "NoDevice": "_evener",
+    "KernelError": "_evener",
+    "InvalidProof": "_evener",
     "last_run": "report",
     "LastRun": "report",
     "NotLoadable": "errors",
@@ -44,15 +56,25 @@ __all__ = [
     "BadSignature",
     "Config",
     "ConfigError",
+    "Device",
+    "DeviceError",
+    "Groth16Proof",
+    "InclusionProof",
+    "InvalidProof",
     "Job",
     "JobCancelled",
     "JobDied",
+    "Kernel",
+    "KernelError",
     "LastRun",
+    "MerkleTree",
+    "NoDevice",
     "NoSuchJob",
     "NotLoadable",
     "NotParallel",
     "PicklingError",
     "Pool",
+    "Prover",
     "RemoteError",
     "WorkerDied",
     "config",
@@ -65,10 +87,12 @@ __all__ = [
     "jobs",
     "last_run",
     "map",
+    "merkle_root",
     "parallel",
     "put",
     "shut_down",
     "submit",
+    "verify",
 ]
 
 
@@ -93,15 +117,19 @@ if TYPE_CHECKING:
     from ._jobs.sealed import BadSignature
     from ._jobs.store import NoSuchJob
     from ._jobs.submit import submit
+    from ._evener import DeviceError, InvalidProof, KernelError, NoDevice
     from ._schedule.default import shut_down
     from ._schedule.kept_values import put
     from .configuration import Config, ConfigError, config, configure
     from .decorator import parallel
-    from .device_list import device, devices
+    from .device_list import Device, device, devices
     from .errors import NotLoadable, PicklingError, RemoteError
+    from .groth16 import Groth16Proof, Prover, verify
+    from .kernels import Kernel
     from .loops.explain import explain, explain_file
     from .loops.reasons import NotParallel
     from .mapping import map
+    from .merkle import InclusionProof, MerkleTree, merkle_root
     from .pool import Pool
     from .report import LastRun, last_run
     from .worker_died import WorkerDied
