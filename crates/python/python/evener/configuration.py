@@ -73,7 +73,7 @@ class Config(Mapping[str, Any]):
 
 _lock = threading.Lock()
 _configured: Dict[str, Any] = {}
-_found: Optional[Tuple[Optional[str], Config]] = None
+_found: Optional[Config] = None
 #: Grows with every change, so that decorated functions notice one.
 generation = 0
 
@@ -120,20 +120,20 @@ def config() -> Config:
     global _found, generation
     with _lock:
         found = _read()
-        if _found is None or dict(_found[1]) != dict(found):
+        if _found is None or dict(_found) != dict(found):
             generation += 1
-        _found = (_folder(), found)
+        _found = found
         return found
 
 
 def get(name: str) -> Any:
-    """A setting's value. Files are read when it is first asked for in a working folder."""
+    """A setting's value. Files and environment variables are read when a process first asks, and by `config`."""
     global _found
-    with _lock:
-        folder = _folder()
-        if _found is None or _found[0] != folder:
-            _found = (folder, _read())
-        return _found[1][name]
+    found = _found
+    if found is None:
+        with _lock:
+            found = _found = _read()
+    return found[name]
 
 
 def _folder() -> Optional[str]:

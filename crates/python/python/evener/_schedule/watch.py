@@ -23,11 +23,6 @@ _thread: Optional[threading.Thread] = None
 _running: Dict[int, Tuple[List[Any], Any, float]] = {}
 
 
-def is_awake() -> bool:
-    """Whether the thread is there, so that watching costs next to nothing."""
-    return _thread is not None and _thread.is_alive()
-
-
 def begin(owner: int, block: List[Any], iterator: Any) -> None:
     """Watches a block of items, of which the iterator gives those that have not begun."""
     global _thread
@@ -52,7 +47,6 @@ def _watch() -> None:
         now = time.perf_counter()
         for block, iterator, began in list(_running.values()):
             if now - began > 2 * INTERVAL:
-                # Under the interpreter's lock, so that the iterator does not move in between.
-                left = length_hint(iterator)
-                if left:
-                    del block[len(block) - left :]
+                # Well ahead of where the iterator is: it may move before the cut, and must not be past it then.
+                position = len(block) - length_hint(iterator)
+                del block[2 * position + 1 :]
