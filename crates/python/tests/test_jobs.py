@@ -302,6 +302,8 @@ def test_old_jobs_are_removed_and_living_ones_never(folder, monkeypatch):
         for file in (folder / "jobs" / job.id).iterdir():
             os.utime(file, (weeks_ago, weeks_ago))
     until(lambda: living.status() == "running")
+    # A job has ended a moment before its process has.
+    until(lambda: not any(job._folder.is_alive() for job in ended))
     assert store.prune() == [ended[0].id]
     with pytest.raises(evener.NoSuchJob):
         ended[0].status()

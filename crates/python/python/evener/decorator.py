@@ -16,10 +16,12 @@ from .loops.analysis import Finding
 from .loops.explain import Explanation, explain_function
 from .loops.home import Loops, Policy
 from .loops.reasons import NotParallel, Refused
-from .loops.rewrite import LOOPS, ON, Rewritten, rewrite
+from .loops.rewrite import Rewritten, rewrite
 from .loops.source import Text, text_of
+from .loops.syntax import LOOPS
 from .mapping import driver_of
 from .pool import Pool
+from .report import LastRun
 
 if TYPE_CHECKING:
     from ._jobs.handle import Job
@@ -99,6 +101,7 @@ class Parallel:
         self._plain: Optional[Callable[..., Any]] = None
         self._under: Any = None
         self._chosen: Optional[Settings] = None
+        self._loops: Optional[Loops] = None
 
     def __reduce__(self) -> Any:
         return _restored, (self._function, self._settings, self._text())
@@ -131,6 +134,12 @@ class Parallel:
             self._plain = self._build(False)
         return self._plain
 
+    @property
+    def last_run(self) -> Optional[LastRun]:
+        """The report of the last loop of its last call, or `None` if there was none."""
+        last = self._loops.last if self._loops is not None else None
+        return LastRun(self._function.__qualname__, last) if isinstance(last, tuple) else last
+
     def on(self, where: Any) -> "Parallel":
         """The same function on the workers of a pool, or on devices by name: `"gpu"`, `"cuda:0,cpu"`, `"all"`."""
         return Parallel(self._function, replace(self._settings, where=where), self._source)
@@ -161,6 +170,8 @@ class Parallel:
             options=_options(settings, function.__qualname__, f"{code.co_filename}:{function.__qualname__}"),
         )
         loops = Loops(policy, function)
+        if share:
+            self._loops = loops
         try:
             text = self._text()
             if text is None:
@@ -213,6 +224,10 @@ class _Bound:
     @property
     def plain(self) -> Callable[..., Any]:
         return functools.partial(self._parallel.plain, self.__self__)
+
+    @property
+    def last_run(self) -> Optional[LastRun]:
+        return self._parallel.last_run
 
     def on(self, where: Any) -> "_Bound":
         return _Bound(self._parallel.on(where), self.__self__)

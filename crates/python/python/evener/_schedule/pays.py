@@ -29,6 +29,19 @@ BANDWIDTH = 1e9
 WRITE_BANDWIDTH = 2e9
 
 
+#: Iterations of a decorated loop that take fewer seconds are not worth it: what they do is recorded, checked and replayed.
+LEAST_ITERATION = 200e-6
+#: A decorated loop that would take fewer seconds more at home is not observed.
+LEAST_LOOP = 20e-3
+
+
+def loop_may_pay(each: float, left: Optional[int], options: Optional[Options], where: Optional[Driver]) -> bool:
+    """Whether it is worth the trouble to observe an iteration of a loop that has so many left: workers may pay then."""
+    if each < LEAST_ITERATION:
+        return False
+    return left is None or (left * each >= LEAST_LOOP and Estimate(None, options or Options(), where, left).may_save(left, each))
+
+
 class Estimate:
     """What is known about the time of a run: at home, and with workers."""
 
@@ -48,6 +61,9 @@ class Estimate:
         self._sending_function: Optional[float] = None
         self._is_starting = False
         self._is_suspect = False
+        if options.before is not None:
+            # What the iterations of a decorated loop have shown before it was shared.
+            self._recent = options.before[2]
         self._recent = 0.0
 
     def _key(self) -> Optional[str]:
@@ -91,7 +107,7 @@ class Estimate:
         if left * recent < SHORT:
             return False
         self.seconds_per_item = recent
-        if left < 1 or not self._could_save(left, recent):
+        if left < 1 or not self.may_save(left, recent):
             return False
         if self._sending is None:
             self._sending = _sending_seconds(item, result[0])
@@ -109,10 +125,16 @@ class Estimate:
         if self._recent == 0.0 or each < self._recent:
             self._recent = each
 
-    def _could_save(self, left: int, mean: float) -> bool:
+    def may_save(self, left: int, mean: float) -> bool:
         """A quick look: whether workers would pay if sending took no time."""
-        cores = default.cores()
-        return cores > 1 and left * mean * (1.0 - 1.0 / cores) > WAKING * MARGIN
+        count = min(self._options.workers or default.cores(), default.cores()) if self._where is None else len(self._where.lanes)
+        saved = left * mean * (1.0 - 1.0 / max(1, count))
+        if saved <= WAKING * MARGIN:
+            return False
+        driver = self._where if self._where is not None else default.running_driver()
+        if self._is_starting or (driver is not None and driver.has_ready_workers):
+            return True
+        return saved > costs.start_seconds() * MARGIN
 
     def _saves(self, left: int) -> bool:
         """Whether workers save time. If they have to be started, starts them while the caller goes on."""

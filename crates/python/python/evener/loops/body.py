@@ -13,7 +13,18 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 from .. import randomness
 from . import observe
 from .capture import (
-    ATOMS, SESSION, Capture, Loader, Packed, Path, State, by_value, item_paths, paths_of, visited, walk,
+    ATOMS,
+    SESSION,
+    Capture,
+    Loader,
+    Packed,
+    Path,
+    State,
+    by_value,
+    item_paths,
+    paths_of,
+    visited,
+    walk,
 )
 from .failure import Failure
 from .reach import Reach, stable_set, user_module
