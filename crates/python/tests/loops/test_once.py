@@ -135,3 +135,28 @@ def test_a_call_that_stays_at_home_has_a_report_too():
     squares(range(50))
     assert not squares.last_run.used_workers
     assert squares.last_run.to_dict()["items"] == 50
+
+
+def test_of_two_nested_loops_the_one_with_more_to_share_is_shared():
+    import os
+
+    import evener
+
+    @evener.parallel(workers=2)
+    def grid(rows, columns):
+        import time
+
+        out, processes = [], []
+        for row in rows:
+            for column in columns:
+                time.sleep(0.01)
+                out.append((row, column))
+                processes.append(os.getpid())
+        return out, processes
+
+    for rows, columns in ((range(3), range(40)), (range(40), range(3))):
+        out, processes = grid(rows, columns)
+        assert out == [(row, column) for row in rows for column in columns]
+        # Both workers and this process; with rows alone, three could only have been two workers' after the first ones.
+        last = processes[-len(columns) * len(rows) // 3 :]
+        assert len(set(last)) >= 2, last

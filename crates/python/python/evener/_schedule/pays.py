@@ -42,6 +42,13 @@ def loop_may_pay(each: float, left: Optional[int], options: Optional[Options], w
     return left is None or (left * each >= LEAST_LOOP and Estimate(None, options or Options(), where, left).may_save(left, each))
 
 
+def count_of_workers(options: Optional[Options], where: Optional[Driver]) -> int:
+    """How many workers a run may use."""
+    if where is not None:
+        return len(where.lanes)
+    return (options.workers if options is not None else None) or default.cores()
+
+
 class Estimate:
     """What is known about the time of a run: at home, and with workers."""
 

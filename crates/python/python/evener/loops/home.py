@@ -54,6 +54,8 @@ class Loops:
     quick: Dict[int, int] = field(default_factory=dict)
     #: The report of the last loop that has ended; or how many iterations ran here, and their seconds.
     last: Any = None
+    #: Seconds that loops inside of another have taken in its last iterations, and the most items of one of them.
+    inside: Tuple[float, int] = (0.0, 0)
 
     def begin(self, number: int, iterable: Any) -> "Run":
         loop = self.loops[number]
@@ -102,6 +104,8 @@ class Run:
         self.pace = 0.0
         self.began = 0.0
         self.shared = False
+        self.inner: Tuple[float, int] = (0.0, 0)
+        self.chunk_seconds = 0.0
 
     def __iter__(self) -> Iterator[Any]:
         policy, plan = self.policy, self.loop.plan
@@ -117,9 +121,13 @@ class Run:
         if random:
             self.wants = True
         self.clock = started
+        if not plan.inner:
+            self.loops.inside = (0.0, 0)
         yield iter((peeked,))
         self.pace = time.perf_counter() - self.clock
         self.index = 1
+        self.inner = self.loops.inside
+        self.chunk_seconds = self.pace
         self.wants = False
         if self.watch is not None:
             self.streams = self.watch.streams()
@@ -141,14 +149,17 @@ class Run:
                 yield iter((peeked,))
                 yield self.source
                 continue
+            if not plan.inner:
+                self.loops.inside = (0.0, 0)
             before = time.perf_counter()
             start = self.index
             yield self._chunk(peeked, size if share and not self.refused else None)
-            spent = time.perf_counter() - before
+            spent = self.chunk_seconds = time.perf_counter() - before
             done = (self.index - start) if self.streams is not None else size
             if self.streams is None:
                 self.index += size
             self.pace = spent / max(done, 1)
+            self.inner = self.loops.inside
             size = min(size * 2, max(1, int(0.1 / max(self.pace, 1e-9))))
         self._finish(time.perf_counter() - started)
 
@@ -182,7 +193,16 @@ class Run:
             # The first iteration also pays for caches and imports: wait for a second one.
             return False
         left = None if self.hint is None or self.hint < 0 else self.hint - self.index
+        if left is not None and self._is_inner_larger(left):
+            return False
         return pays.loop_may_pay(self.pace, left, self.policy.options, self.policy.where)
+
+    def _is_inner_larger(self, left: int) -> bool:
+        """Whether a loop inside has most of the time and more to share than this one: it is the one to be shared then."""
+        seconds, items = self.inner
+        return items > 2 * left and seconds > 0.7 * self.chunk_seconds and left < 2 * pays.count_of_workers(
+            self.policy.options, self.policy.where
+        )
 
     def _observe(self, peeked: Any) -> Iterator[Any]:
         """Runs one iteration at home between two looks at what it could change, then shares."""
@@ -217,8 +237,12 @@ class Run:
 
     def _finish(self, spent: float) -> None:
         plan = self.loop.plan
-        if not self.shared and not plan.inner:
-            self.loops.last = (self.index if self.hint is None or self.hint < 0 else self.hint, spent)
+        count = self.index if self.hint is None or self.hint < 0 else self.hint
+        if plan.inner:
+            seconds, most = self.loops.inside
+            self.loops.inside = (seconds + spent, max(most, count))
+        elif not self.shared:
+            self.loops.last = (count, spent)
         if plan.nested and not self.policy.forced and self.streams is None and spent < 200e-6:
             count = self.loops.quick[plan.number] = self.loops.quick.get(plan.number, 0) + 1
             if count >= 8:
