@@ -100,7 +100,7 @@ class Parallel:
         self._run: Optional[Callable[..., Any]] = None
         self._plain: Optional[Callable[..., Any]] = None
         self._under: Any = None
-        self._chosen: Optional[Settings] = None
+        self._chosen = settings
         self._loops: Optional[Loops] = None
 
     def __reduce__(self) -> Any:
@@ -166,7 +166,7 @@ class Parallel:
         code = function.__code__
         policy = Policy(
             ordered=Testing.ordered or ordered, where=_driver(settings.where), share=share, forced=Testing.forced,
-            randomness=settings.randomness, external=settings.external, strict=bool(settings.strict) and share,
+            randomness=str(settings.randomness), external=str(settings.external), strict=bool(settings.strict) and share,
             options=_options(settings, function.__qualname__, f"{code.co_filename}:{function.__qualname__}"),
         )
         loops = Loops(policy, function)
