@@ -1,12 +1,21 @@
 //! The Rust part of the Python package `evener`: the scheduler, and the few things that worker processes need below Python.
 //!
 //! Python drives it: `evener/_schedule` asks `Run` what each worker process does next, and the workers claim
-//! items through `Claims` in shared memory.
+//! items through `Claims` in shared memory. Beyond loops, it runs kernels, Merkle trees and Groth16 proofs of the other crates, without
+//! the interpreter's lock.
 
 mod claims;
 mod devices;
+mod errors;
+mod groth16;
+mod interrupt;
+mod kernel;
+mod lent;
+mod merkle;
 mod parent;
+mod pools;
 mod run;
+mod settings_file;
 
 use pyo3::prelude::*;
 
@@ -14,5 +23,15 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _evener {
     #[pymodule_export]
-    use crate::{claims::Claims, devices::devices, parent::end_with_parent, run::Run};
+    use crate::{
+        claims::Claims,
+        devices::devices,
+        errors::{DeviceError, InvalidProof, KernelError, NoDevice},
+        groth16::{Prover, verify_groth16},
+        kernel::Kernel,
+        merkle::{MerkleTree, merkle_root, verify_inclusion},
+        parent::end_with_parent,
+        run::Run,
+        settings_file::toml_to_json,
+    };
 }
