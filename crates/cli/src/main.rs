@@ -21,6 +21,7 @@ mod report;
 mod sim;
 mod size;
 mod table;
+mod top;
 mod topics;
 mod verbosity;
 mod verify;
@@ -108,6 +109,7 @@ enum Command {
     Prove(Box<prove::Arguments>),
     Report(report::Arguments),
     Sim(sim::Arguments),
+    Top(top::Arguments),
     Verify(verify::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
@@ -154,6 +156,7 @@ Examples:
   evener prove --bench 2^16 make Groth16 proofs of a circuit on all devices
   evener sim FILE           simulate a run on virtual devices
   evener report TRACE       explain where the time of a run went
+  evener top                watch the devices and runs of this machine
   evener help devices       print the help of a command
 
 Topics:
@@ -190,6 +193,7 @@ fn main() -> ExitCode {
         Command::Prove(arguments) => prove::run(*arguments, verbosity),
         Command::Report(arguments) => report::run(arguments, verbosity),
         Command::Sim(arguments) => sim::run(arguments, verbosity),
+        Command::Top(arguments) => top::run(arguments, verbosity),
         Command::Verify(arguments) => verify::run(arguments, verbosity),
         Command::Completions(arguments) => completions::run(arguments, Cli::command()),
         Command::Man(arguments) => man::run(arguments, Cli::command()),

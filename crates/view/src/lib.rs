@@ -74,5 +74,8 @@ mod live;
 #[cfg(unix)]
 pub mod socket;
 pub mod state;
+pub mod text;
+#[cfg(feature = "top")]
+pub mod top;
 
 pub use self::live::Live;
