@@ -208,7 +208,8 @@ impl Selection {
             if it.runs.is_empty() && matches {
                 idle.push(Row::Idle { program });
             }
-            runs.extend((0..it.runs.len()).map(|run| (program, run, matches)));
+            let shown = (0..it.runs.len()).filter(|&run| !is_repeated(it, run));
+            runs.extend(shown.map(|run| (program, run, matches)));
         }
         let run_of = |&(program, run, _): &(usize, usize, bool)| &scene.programs[program].runs[run];
         runs.sort_by(|a, b| {
@@ -264,6 +265,15 @@ impl Selection {
         }
         rows.extend(left_out.into_iter().map(|left_out| Row::LeftOut { program, run, left_out }));
     }
+}
+
+/// Whether a run has ended well and the program has begun a newer one of the same task, which stands for both: programs with
+/// many short runs would fill the list.
+fn is_repeated(program: &Program, run: usize) -> bool {
+    let summary = &program.runs[run].summary;
+    let is_newer = |newer: &RunView| newer.summary.task == summary.task;
+    let has_ended_well = summary.ended.as_ref().is_some_and(|ended| ended.error.is_none());
+    has_ended_well && program.runs[run + 1..].iter().any(is_newer)
 }
 
 /// A text that names must contain, in any case.

@@ -34,6 +34,7 @@ pub(super) fn without_bars(program: &Program) -> Program {
         runs: program.runs.iter().map(run).collect(),
         past: VecDeque::new(),
         log: program.log.clone(),
+        totals: Vec::new(),
     }
 }
 

@@ -78,7 +78,7 @@ fn device_columns(width: u16) -> Vec<Column> {
     if all >= WIDER {
         list.extend([number("BUSY", 8), number("QUARANT", 7)]);
     }
-    list.push(text("THROUGHPUT", 4));
+    list.push(text("TREND", 5));
     let last = list.len() - 1;
     columns(width, DEVICE_INDENT, list, &[(0, if all >= WIDE { 24 } else { 12 }), (last, HISTORY)])
 }

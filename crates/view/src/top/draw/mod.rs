@@ -49,7 +49,9 @@ impl Layout {
         let hardware_headings = take(u16::from(shown > 0));
         let hardware = take(shown);
         let headings = take(if height >= 8 { 2 } else { 0 });
+        let has_log = model.scene.programs.iter().any(|program| !program.log.is_empty());
         let log = match height {
+            _ if !has_log => 0,
             50.. => 9,
             30.. => 6,
             22.. => 4,

@@ -11,12 +11,12 @@ use crate::top::{
 };
 
 /// What the keys do.
-const HELP: [(&str, &str); 14] = [
+const HELP: [(&str, &str); 13] = [
     ("Up, Down, PgUp, PgDn", "move; Home and End go to the first and last row"),
-    ("Left, Right, -, +", "hide or show the devices of a run, the lanes of a device"),
+    ("Left, Right, -, +", "hide or show a run's devices, or a device's lanes"),
     ("Enter", "show all about the selected run or device"),
     ("Tab", "move in the list of this machine's devices, or of runs"),
-    ("F4, /", "show only what contains a text: task, program, process, device"),
+    ("F4, /", "show only tasks, programs or devices with this text"),
     ("Esc", "clear the filter; close what is in front"),
     ("F6, s", "sort by name, share, rate, state, retries or time left"),
     ("I", "invert the order"),
@@ -25,24 +25,23 @@ const HELP: [(&str, &str); 14] = [
     ("F1, ?", "show this help"),
     ("F10, q, Ctrl-C", "quit"),
     ("Ctrl-Z", "suspend"),
-    ("", ""),
 ];
 
 const COLUMNS: [(&str, &str); 7] = [
-    ("EFF", "efficiency: the rate over the sum of the devices' own rates"),
+    ("EFF", "efficiency: the rate over the sum of the devices'"),
     ("SHARE", "part of the items that are done"),
     ("HAND", "items that the device has in hand"),
     ("RETRY", "chunks that failed on the device and were done again"),
-    ("RESCUE", "chunks that the device took over from slower or failed ones"),
-    ("THROUGHPUT", "items per half second, the newest at the right"),
-    ("STATE", "quarantined: it failed, and is tried again after this time"),
+    ("RESCUE", "chunks taken over from slower or failed devices"),
+    ("TREND", "throughput each half second, the newest at the right"),
+    ("STATE", "quarantined: failed, and tried again after this time"),
 ];
 
 pub(super) fn help(look: Look) -> Vec<Cell> {
     let line = |(key, what): &(&str, &str)| (format!("   {key:<21} {what}"), look.plain());
     let mut lines = vec![(" Keys".into(), look.strong())];
     lines.extend(HELP.iter().map(line));
-    lines.push((" Columns".into(), look.strong()));
+    lines.extend([(String::new(), look.plain()), (" Columns".into(), look.strong())]);
     lines.extend(COLUMNS.iter().map(line));
     lines
 }
@@ -99,8 +98,8 @@ pub(super) fn footer(model: &Model, pen: &mut Pen<'_>, line: Rect) {
             ("Space", "Pause"),
             ("Enter", "Details"),
             ("F9", "Cancel"),
-            ("Tab", "Devices"),
             ("F10", "Quit"),
+            ("Tab", "Devices"),
         ],
     };
     let mut x = 1;
