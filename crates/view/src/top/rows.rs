@@ -245,12 +245,12 @@ impl Selection {
         }
         rows.push(Row::Run { program, run });
         let key = RowKey::run(program_view.pid, view.summary.id);
-        if !self.is_open(key, program_view, view) {
-            return;
-        }
         let has_error = view.summary.ended.as_ref().is_some_and(|ended| ended.error.is_some());
         if has_error || (view.summary.ended.is_none() && view.summary.waiting_for.is_some()) {
             rows.push(Row::Note { program, run });
+        }
+        if !self.is_open(key, program_view, view) {
+            return;
         }
         devices.sort_by(|&a, &b| {
             let order = self.sort.devices(&view.devices[a], &view.devices[b]);
