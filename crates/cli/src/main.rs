@@ -8,6 +8,7 @@ mod devices;
 mod environment;
 mod escape;
 mod hosts;
+mod inline;
 mod input;
 mod machines;
 mod man;

@@ -11,7 +11,7 @@ use evener_merkle::replace_file;
 use evener_schedule::Trace;
 use serde::Serialize;
 
-use crate::{color, escape, views};
+use crate::{color, escape, inline::above_view};
 
 /// The version of all JSON that commands print. It changes if a key is renamed or removed, or changes its meaning.
 const SCHEMA_VERSION: u32 = 1;
@@ -23,7 +23,7 @@ pub(crate) fn write_out(text: &str) -> io::Result<()> {
 
 /// Writes text that comes from no input, such as a completion script, to standard output without escaping.
 pub(crate) fn write_raw(text: &str) -> io::Result<()> {
-    views::above_view(|| {
+    above_view(|| {
         let mut out = io::stdout().lock();
         out.write_all(text.as_bytes())?;
         out.flush()
@@ -33,7 +33,7 @@ pub(crate) fn write_raw(text: &str) -> io::Result<()> {
 /// Writes a message to standard error. A closed standard error is not an error.
 pub(crate) fn write_stderr(text: &str) {
     let text = escape::multi_line(text, false);
-    let _ = views::above_view(|| io::stderr().lock().write_all(text.as_bytes()));
+    let _ = above_view(|| io::stderr().lock().write_all(text.as_bytes()));
 }
 
 /// Writes a JSON object to standard output, with the version of the schema as its first key.

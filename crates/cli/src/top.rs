@@ -15,10 +15,10 @@ use evener_view::{
 };
 
 use crate::{
+    inline,
     machines::{HostsOption, LateNodes, Machines},
     output::{write_json, write_out},
     verbosity::Verbosity,
-    views,
 };
 
 /// Watch this machine's devices and all Evener programs, live
@@ -76,7 +76,7 @@ pub(crate) fn run(arguments: Arguments, _verbosity: Verbosity) -> Result<()> {
     let absent: Vec<LeftOut> = found.missing.iter().chain(found.unused()).map(left_out).collect();
     let hardware = Hardware::of(found.inventory);
     let stdout = io::stdout();
-    let look = views::look(&stdout);
+    let look = inline::look(&stdout);
     let look = Look { unicode: look.unicode && !arguments.ascii, ..look };
     let is_dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
     if arguments.json {

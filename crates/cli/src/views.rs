@@ -1,17 +1,12 @@
 //! Live views of a run: the options of every command that runs something, and the views while they last.
 
-use std::{
-    io::{self, IsTerminal},
-    path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::path::Path;
 
 use anyhow::Result;
 use clap::Args;
 use evener_schedule::{Report, Trace};
-use evener_view::top::{Inline, Look};
 
-use crate::{color, verbosity::Verbosity};
+use crate::{inline::InlineView, verbosity::Verbosity};
 
 /// The options for views, which every command has that runs something.
 #[derive(Debug, Clone, Default, Args)]
@@ -40,71 +35,27 @@ impl ViewOptions {
 #[derive(Debug)]
 #[must_use = "views last as long as this value"]
 pub(crate) struct Views {
-    has_inline: bool,
+    inline: Option<InlineView>,
 }
 
 impl Views {
     /// Begins the views that the options ask for. Call it before the run.
     pub(crate) fn begin(options: &ViewOptions, verbosity: Verbosity) -> Result<Views> {
-        let has_inline = options.view && Views::begin_inline(verbosity)?;
-        Ok(Views { has_inline })
-    }
-
-    /// Begins the view in the terminal. Returns whether there is one.
-    fn begin_inline(verbosity: Verbosity) -> Result<bool> {
-        let stderr = io::stderr();
-        let is_dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
-        if verbosity.is_quiet() || !stderr.is_terminal() || is_dumb {
-            tracing::warn!("--view shows nothing: standard error is not a terminal");
-            return Ok(false);
-        }
-        let look = look(&stderr);
-        *inline() = Some(Arc::new(Inline::begin(look)?));
-        Ok(true)
+        let inline = if options.view { InlineView::begin(verbosity)? } else { None };
+        Ok(Views { inline })
     }
 
     /// Whether a view shows the progress, so that the command shows no progress bar.
     pub(crate) fn show_progress(&self) -> bool {
-        self.has_inline
+        self.inline.is_some()
     }
 
     /// Ends the live views, and writes what the options ask for about a run that has ended. Call it after the run and before
     /// its report is printed. `run` is `None` if the command has no report, or no device took part.
     pub(crate) fn finish(self, _run: Option<(&Report, &Trace)>) -> Result<()> {
+        drop(self.inline);
         Ok(())
     }
-}
-
-impl Drop for Views {
-    fn drop(&mut self) {
-        if self.has_inline {
-            // Not while the lock is held: the view's own thread may write a line of the log before it ends.
-            let inline = inline().take();
-            drop(inline);
-        }
-    }
-}
-
-/// The view in the terminal, if there is one. Whatever else writes to the terminal goes above it.
-static INLINE: Mutex<Option<Arc<Inline>>> = Mutex::new(None);
-
-fn inline() -> MutexGuard<'static, Option<Arc<Inline>>> {
-    INLINE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Writes to the terminal above the view.
-pub(crate) fn above_view<R>(write: impl FnOnce() -> R) -> R {
-    let inline = inline().clone();
-    match inline {
-        Some(inline) => inline.pause(write),
-        None => write(),
-    }
-}
-
-/// What the terminal of a stream can show.
-pub(crate) fn look(stream: &impl IsTerminal) -> Look {
-    let unicode = Look::has_unicode(|name| std::env::var_os(name));
-    Look { unicode, colors: color::is_enabled(stream) }
 }
 
 /// The socket through which `evener top` and `evener serve` find this program, while this lives.

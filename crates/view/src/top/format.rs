@@ -51,6 +51,11 @@ pub(super) fn percent(part: f64) -> String {
     format!("{:.0} %", part.clamp(0.0, 1.0) * 100.0)
 }
 
+/// A part from 0 to 1, with a digit more if it is small.
+pub(super) fn share(part: f64) -> String {
+    if (0.0..0.0995).contains(&part) { format!("{:.1} %", part * 100.0) } else { percent(part) }
+}
+
 /// Used and all memory.
 pub(super) fn memory(used: u64, all: u64) -> String {
     let gib = |bytes: u64| bytes as f64 / f64::from(1u32 << 30);
@@ -120,6 +125,7 @@ mod test {
             let number = 1.37f64.powi(exponent);
             assert!(rate(number).len() <= 8 && time(number / 1e3).len() <= 8, "{number}");
         }
+        assert_eq!([0.0, 0.0012, 0.0994, 0.0999, 1.0].map(share), ["0.0 %", "0.1 %", "9.9 %", "10 %", "100 %"]);
         assert_eq!([0.0, 0.994, 1.0, 7.0].map(percent), ["0 %", "99 %", "100 %", "100 %"]);
     }
 

@@ -8,7 +8,7 @@ use crate::{
     hardware::DeviceHardware,
     state::{DeviceView, Program, RunView},
     top::{
-        format::{clean, memory, percent, rate, short, state, time},
+        format::{clean, memory, percent, rate, share, short, state, time},
         look::Look,
         model::Model,
         rows::RowKey,
@@ -88,7 +88,7 @@ fn device_page(page: &mut Page, program: &Program, run: &RunView, device: &Devic
     if let Some(last) = page.lines.last_mut() {
         last.1 = state_style(it.state, look);
     }
-    let share = percent(it.items as f64 / all.max(1) as f64);
+    let share = share(it.items as f64 / all.max(1) as f64);
     page.line("items", format!("{} in {} chunks, {share} of the run's", it.items, it.chunks));
     page.line("in hand", format!("{} items", it.in_hand));
     page.known("rate", it.items_per_second.map(|per_s| format!("{} items of busy time", rate(per_s))));

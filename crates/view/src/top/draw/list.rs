@@ -7,7 +7,7 @@ use super::pen::{Cell, Column, Pen};
 use crate::{
     state::{DeviceState, DeviceView, HISTORY, LaneView, Program, RunView},
     top::{
-        format::{clean, counted, memory, percent, rate, short, state, time},
+        format::{clean, counted, memory, percent, rate, share, short, state, time},
         look::Look,
         model::Model,
         rows::{Row, RowKey, rescues},
@@ -290,7 +290,7 @@ fn device_row(pen: &mut Pen<'_>, line: Rect, run: &RunView, device: &DeviceView,
     let mut cells = vec![
         (clean(&device.id).into(), look.strong()),
         (state(it.state, run.summary.elapsed_s), state_style(it.state, look)),
-        (percent(it.items as f64 / all.max(1) as f64), plain),
+        (share(it.items as f64 / all.max(1) as f64), plain),
         (it.items_per_second.map_or_else(|| look.dash().into(), rate), plain),
         counter(it.in_hand, plain),
         counter(it.retries, look.warning()),
