@@ -19,6 +19,7 @@ use crate::{
     options::{StrategyArg, check_outputs, log_run},
     output::{format_count, write_json, write_out, write_trace},
     verbosity::Verbosity,
+    views::{ViewOptions, Views},
 };
 
 /// Simulate a run on virtual devices
@@ -52,6 +53,9 @@ pub(crate) struct Arguments {
     /// Without this option, the run takes only as long as its decisions.
     #[arg(long, value_name = "SPEED", num_args = 0..=1, default_missing_value = "1", value_parser = parse_speed)]
     real_time: Option<f64>,
+
+    #[command(flatten)]
+    views: ViewOptions,
 }
 
 /// Parses a speed.
@@ -103,7 +107,7 @@ Examples:
   evener sim scenarios/one-survives.toml --trace t.json && evener report t.json
       write a trace and explain it
   EVENER_VIEW=1 evener sim scenarios/million-chunks.toml --real-time
-      play a run of three minutes, which `evener top` shows
+      play a run of two minutes, which `evener top` shows
 
 {SCENARIO}"
     )
@@ -127,16 +131,19 @@ fn play(scenario: &Scenario, strategy: Strategy, speed: f64) -> Simulation {
 
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
-    check_outputs([arguments.scenario.as_path()], [arguments.trace.as_deref()])?;
+    let outputs = arguments.views.outputs().chain([arguments.trace.as_deref()]);
+    check_outputs([arguments.scenario.as_path()], outputs)?;
     let name = display_input(&arguments.scenario);
     let text = read_text(&arguments.scenario)?;
     let scenario = Scenario::from_toml(&text).map_err(|why| UsageError(format!("{name}: {why}")))?;
     let (items, strategy) = (format_count(scenario.items), Strategy::from(arguments.strategy));
     tracing::info!("{items} items, strategy {strategy}, virtual devices: {}", scenario.devices.len());
+    let views = Views::begin(&arguments.views, verbosity)?;
     let simulation = match arguments.real_time {
         None => simulate(&scenario, strategy, Settings::default()),
         Some(speed) => play(&scenario, strategy, speed),
     };
+    let viewed = views.finish(Some((&simulation.report, &simulation.trace)));
     log_run(&simulation.report);
     if arguments.json {
         write_json(&Simulated { about: &scenario.about, report: &simulation.report })?;
@@ -153,6 +160,7 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     if let Some(trace) = &arguments.trace {
         write_trace(trace, &simulation.trace)?;
     }
+    viewed?;
     match simulation.outcome {
         Outcome::Complete => Ok(()),
         Outcome::TaskFailed(items) => bail!("the task failed on items {}..{}", items.start, items.end),
