@@ -158,7 +158,7 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     }
     // The report comes first, so that it is not lost if the trace cannot be written.
     if let Some(trace) = &arguments.trace {
-        write_trace(trace, &simulation.trace)?;
+        write_trace(trace, &simulation.trace, Some(&simulation.report))?;
     }
     viewed?;
     match simulation.outcome {
