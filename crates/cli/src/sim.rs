@@ -143,7 +143,9 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
         None => simulate(&scenario, strategy, Settings::default()),
         Some(speed) => play(&scenario, strategy, speed),
     };
-    let viewed = views.finish(Some((&simulation.report, &simulation.trace)));
+    let task = Some(format!("{name} (simulated)"));
+    let named = Report { task, strategy: Some(strategy.name().into()), ..simulation.report.clone() };
+    let viewed = views.finish(Some((&named, &simulation.trace)));
     log_run(&simulation.report);
     if arguments.json {
         write_json(&Simulated { about: &scenario.about, report: &simulation.report })?;

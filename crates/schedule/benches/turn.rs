@@ -21,8 +21,8 @@ fn main() {
     for line in std::io::stdin().lock().lines() {
         let (settings, items, maps) = match line.unwrap().as_str() {
             "million" => (Settings::default(), &items[..], 20),
-            "single" => (single.clone(), &items[..100_000], 2),
-            "small" => (small.clone(), &items[..], 5),
+            "single" => (single, &items[..100_000], 2),
+            "small" => (small, &items[..], 5),
             other => panic!("no workload is called {other}"),
         };
         let job = pool.job(&task).settings(settings);

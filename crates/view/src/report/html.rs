@@ -29,13 +29,13 @@ const STYLE: &str = "\
 body{margin:0 auto;padding:24px 20px 48px;max-width:1040px;background:var(--page);color:var(--text);font:15px/1.5 system-ui,sans-serif}\
 h1{font-size:24px;margin:0}h2{font-size:17px;margin:32px 0 8px}p{margin:6px 0}\
 .quiet{color:var(--quiet);font-size:13px}.bad{color:var(--bad)}\
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:10px;margin:18px 0}\
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(124px,1fr));gap:10px;margin:18px 0}\
 .tile{background:var(--tile);border:1px solid var(--line);border-radius:8px;padding:10px 12px}\
 .tile b{display:block;font-size:20px;font-weight:600}.tile span{color:var(--quiet);font-size:13px}\
 .wide{overflow-x:auto}.wide svg{min-width:640px;width:100%;height:auto;display:block}\
 table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}\
 th,td{text-align:left;padding:4px 8px;border-bottom:1px solid var(--line);vertical-align:top}\
-th.n,td.n{text-align:right;white-space:nowrap}td.error{min-width:160px;overflow-wrap:anywhere}\
+th.n,td.n{text-align:right;white-space:nowrap}th[scope=row]{white-space:nowrap}td{overflow-wrap:anywhere}\
 .share{display:block;height:4px;background:var(--bar);border-radius:2px;margin-top:2px}\
 code{font:13px ui-monospace,monospace;overflow-wrap:anywhere}\
 ul{padding-left:20px;margin:6px 0}\
@@ -135,7 +135,8 @@ impl Html {
                 tile(&format_count(analysis.items), "items");
             }
         }
-        tile(&format_count(analysis.chunks), "chunks");
+        let chunks = report.map(|report| report.devices.iter().map(|device| device.chunks).sum());
+        tile(&format_count(chunks.unwrap_or(analysis.chunks)), "chunks");
         let devices = report.map_or(analysis.devices.len(), |report| report.devices.len());
         tile(&format_count(devices as u64), "devices");
         html + "</div>\n"
@@ -299,7 +300,6 @@ fn reported_devices(report: &Report) -> String {
         "Dropped",
         "Quarantines",
         "State",
-        "Last error",
     ];
     let mut html = table(&headings);
     let mut devices: Vec<&DeviceReport> = report.devices.iter().collect();
@@ -316,7 +316,6 @@ fn reported_devices(report: &Report) -> String {
             "healthy" => "<td>healthy</td>".into(),
             state => format!("<td class=\"bad\">{}</td>", escape_short(state)),
         };
-        let error = it.failures.last().map_or(String::new(), |error| escape_short(error));
         let cells = [
             share_cell(it.items as f64 / report.items.max(1) as f64),
             number(format_count(it.items)),
@@ -329,7 +328,6 @@ fn reported_devices(report: &Report) -> String {
             number(format_count(it.dropped)),
             number(quarantines),
             state,
-            format!("<td class=\"error\">{error}</td>"),
         ];
         let _ = writeln!(html, "<tr><th scope=\"row\">{}</th>{}</tr>", escape_short(&it.id), cells.concat());
     }
@@ -337,7 +335,22 @@ fn reported_devices(report: &Report) -> String {
     html += &not_listed(report.devices.len());
     html += "<p class=\"quiet\">Rescues are speculative copies of slower devices' chunks whose results were used. Retries are \
              chunks that failed and were done again. Dropped are chunks that others finished first.</p>\n";
-    html + &left_out(&report.left_out)
+    html + &errors(&report.devices) + &left_out(&report.left_out)
+}
+
+/// The last error of each device that had one.
+fn errors(devices: &[DeviceReport]) -> String {
+    let failed = || devices.iter().filter_map(|device| Some((&device.id, device.failures.last()?)));
+    if failed().next().is_none() {
+        return String::new();
+    }
+    let mut html = String::from("<h2>Last errors</h2>\n<table>\n");
+    failed().take(MAX_LISTED).for_each(|(id, error)| pair(&mut html, id, error));
+    html += "</table>\n";
+    if let Some(more) = failed().count().checked_sub(MAX_LISTED + 1) {
+        let _ = writeln!(html, "<p class=\"quiet\">And {} more.</p>", format_count(more as u64 + 1));
+    }
+    html
 }
 
 fn left_out(left_out: &[LeftOut]) -> String {
@@ -371,7 +384,7 @@ fn machine(provenance: &Provenance) -> String {
 
 /// The beginning of the table of devices.
 fn table(headings: &[&str]) -> String {
-    let is_text = |name: &str| matches!(name, "Device" | "State" | "Last error");
+    let is_text = |name: &str| matches!(name, "Device" | "State");
     let heading = |name: &&str| {
         let class = if is_text(name) { "" } else { " class=\"n\"" };
         format!("<th scope=\"col\"{class}>{name}</th>")

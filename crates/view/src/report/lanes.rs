@@ -283,7 +283,8 @@ fn bars(mut spans: Vec<&LaneSpan>, top: f64, height: f64, scale: &TimeScale) -> 
         let (from, until) = (scale.x(span.from_s), scale.x(span.until_s));
         match bars.last_mut() {
             Some(last)
-                if from < last.1
+                // Times in traces are rounded to nanoseconds, so neighbours may overlap by that.
+                if from < last.1 - 0.05
                     || (from - last.1 < 1.0 && (until - from).min(last.1 - last.0) < MIN_SPAN) =>
             {
                 last.1 = last.1.max(until);

@@ -21,7 +21,9 @@ fn texts(html: &str, element: &str) -> Vec<String> {
     let document = roxmltree::Document::parse_with_options(html, options).unwrap_or_else(|error| {
         panic!("{error}: {html}");
     });
-    let text = |node: roxmltree::Node<'_, '_>| node.descendants().filter_map(|it| it.text()).collect();
+    let text = |node: roxmltree::Node<'_, '_>| {
+        node.descendants().filter(|it| it.is_text()).filter_map(|it| it.text()).collect()
+    };
     document.descendants().filter(|node| node.has_tag_name(element)).map(text).collect()
 }
 
