@@ -46,12 +46,19 @@ impl ViewOptions {
 pub(crate) struct Views {
     shows_progress: bool,
     report: Option<PathBuf>,
+    #[cfg(feature = "otlp")]
+    otlp: Option<evener_view::otlp::Otlp>,
 }
 
 impl Views {
     /// Begins the views that the options ask for. Call it before the run.
     pub(crate) fn begin(options: &ViewOptions, _verbosity: Verbosity) -> Result<Views> {
-        Ok(Views { shows_progress: false, report: options.report.clone() })
+        Ok(Views {
+            shows_progress: false,
+            report: options.report.clone(),
+            #[cfg(feature = "otlp")]
+            otlp: begin_otlp(),
+        })
     }
 
     /// Whether a view shows the progress, so that the command shows no progress bar.
@@ -62,6 +69,11 @@ impl Views {
     /// Ends the live views, and writes what the options ask for about a run that has ended. Call it after the run and before
     /// its report is printed. `run` is `None` if the command has no report, or no device took part.
     pub(crate) fn finish(self, run: Option<(&Report, &Trace)>) -> Result<()> {
+        #[cfg(feature = "otlp")]
+        if let Some(otlp) = self.otlp {
+            let exported = otlp.finish();
+            tracing::info!("OpenTelemetry: {} spans sent, {} dropped", exported.sent, exported.dropped);
+        }
         match (self.report, run) {
             (Some(path), Some((report, trace))) => write_report(&path, report, trace),
             (Some(path), None) => {
@@ -74,6 +86,15 @@ impl Views {
             (None, _) => Ok(()),
         }
     }
+}
+
+/// Exports spans if the environment names a collector. A collector that cannot be used is no reason not to run.
+#[cfg(feature = "otlp")]
+fn begin_otlp() -> Option<evener_view::otlp::Otlp> {
+    use evener_view::otlp::Otlp;
+
+    let otlp = Otlp::is_asked_for().then(Otlp::begin)?;
+    otlp.inspect_err(|error| tracing::warn!("no spans are exported: {error}")).ok()
 }
 
 /// Writes a run as an HTML file.
