@@ -129,7 +129,7 @@ impl Access {
         }
         let route = Route::of(uri);
         // A page of another site must not even make the server compute an answer. A link to the page is fine.
-        let is_foreign = headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site");
+        let is_foreign = headers.get_all("sec-fetch-site").iter().any(|site| site == "cross-site");
         if is_foreign && !matches!(route, Some(Route::Page)) {
             return refuse(StatusCode::FORBIDDEN, "the request comes from a page of another site");
         }

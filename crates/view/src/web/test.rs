@@ -3,6 +3,7 @@
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
+    sync::LazyLock,
     time::{Duration, Instant},
 };
 
@@ -49,15 +50,19 @@ fn token() -> Token {
 
 /// A server with a token, on a program that has run something.
 fn server(token: Option<Token>) -> Server {
-    let live = Live::of_process().unwrap();
-    let pool = Pool::builder().devices([Device::cpu()]).keep_history_at(None).build().unwrap();
-    pool.map(&Closure::new(TASK, |&number: &u64| number * number), &[1, 2, 3]).unwrap();
-    live.catch_up();
+    // One run for all tests, so that it is among the last few whose chunks are kept.
+    static LIVE: LazyLock<Live> = LazyLock::new(|| {
+        let live = Live::of_process().unwrap();
+        let pool = Pool::builder().devices([Device::cpu()]).keep_history_at(None).build().unwrap();
+        pool.map(&Closure::new(TASK, |&number: &u64| number * number), &[1, 2, 3]).unwrap();
+        live.catch_up();
+        live
+    });
     let mut options = Options::new("127.0.0.1:0".parse().unwrap()).allow_host("evener.example");
     if let Some(token) = token {
         options = options.token(token);
     }
-    Server::open_with(&options, Source::Process(live), || Box::new(Vec::new)).unwrap()
+    Server::open_with(&options, Source::Process(LIVE.clone()), || Box::new(Vec::new)).unwrap()
 }
 
 /// Sends bytes, and reads what is answered until the server closes or nothing comes for a while.
