@@ -267,7 +267,7 @@ class LanesChart {
   }
 
   labelQuarantine({ from, until, end, retired }, top) {
-    const x = Math.max(this.labels, this.x(from)) + 6;
+    const x = Math.max(this.labels, this.x(from)) + 12;
     const right = Math.min(this.x(end ?? this.nowS), this.width);
     const { context, colours } = this;
     context.font = `600 11px ${this.font}`;

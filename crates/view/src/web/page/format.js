@@ -103,3 +103,26 @@ function reuse(parent, things, makeOne, update) {
   while (parent.children.length < things.length) parent.append(makeOne());
   things.forEach((thing, i) => update(parent.children[i], thing, i));
 }
+
+/** The same for things with a key of their own. Elements whose thing is still there stay in the page, with what a user has
+ *  opened or focused in them. */
+function reuseByKey(parent, things, keyOf, makeOne, update = () => {}) {
+  const keys = new Set(things.map((thing) => String(keyOf(thing))));
+  const known = new Map();
+  for (const element of [...parent.children]) {
+    if (keys.has(element.dataset.key)) known.set(element.dataset.key, element);
+    else element.remove();
+  }
+  let next = parent.firstElementChild;
+  for (const thing of things) {
+    const key = String(keyOf(thing));
+    let element = known.get(key);
+    if (element === undefined) {
+      element = makeOne(thing);
+      element.dataset.key = key;
+    }
+    if (element === next) next = next.nextElementSibling;
+    else parent.insertBefore(element, next);
+    update(element, thing);
+  }
+}

@@ -4,19 +4,22 @@
 const MAX_LISTED_RUNS = 24;
 const MAX_LINES = 120;
 const MAX_REPORT_DEVICES = 40;
+/** Devices of this machine that are shown. */
+const MAX_HARDWARE = 64;
 
 function showPrograms(programs, shown, choose) {
   const all = [...programs.byPid.values()].sort((a, b) => a.isGone - b.isGone);
   byId("no-programs").hidden = all.length > 0;
   const makeProgram = () => make("li", {},
     make("p", { className: "program-name" }, make("b"), make("span")), make("ul"));
-  reuse(byId("programs"), all, makeProgram, (element, program) => {
+  reuseByKey(byId("programs"), all, ({ pid }) => pid, makeProgram, (element, program) => {
     const [title, list] = element.children;
     setText(title.children[0], program.name);
     setText(title.children[1], `${program.pid}${program.isGone ? ", has ended" : ""}${program.lostEvents > 0 ? `, ${count(program.lostEvents)} events lost` : ""}`);
     // The newest first, and those that have not ended before the others.
     const runs = [...program.runs].reverse().sort((a, b) => b.isActive - a.isActive).slice(0, MAX_LISTED_RUNS);
-    reuse(list, runs, () => makeRun(choose), (item, run) => updateRun(item.firstChild, run, program, shown));
+    reuseByKey(list, runs, ({ key }) => key, ({ key }) => makeRun(() => choose(key)),
+      (item, run) => updateRun(item.firstChild, run, program, shown));
   });
 }
 
@@ -24,7 +27,7 @@ function makeRun(choose) {
   const button = make("button", { className: "run", attributes: { type: "button" } },
     make("span", { className: "run-line" }, make("span"), make("span")),
     make("span", { className: "track" }, make("i")));
-  button.addEventListener("click", () => choose(button.dataset.key));
+  button.addEventListener("click", choose);
   return make("li", {}, button);
 }
 
@@ -32,7 +35,6 @@ function updateRun(button, run, program, shown) {
   const { summary } = run;
   const { name, state } = standing(run, program.isGone);
   const done = progressOf(summary);
-  button.dataset.key = run.key;
   setAttribute(button, "data-state", state);
   setAttribute(button, "aria-current", run === shown ? "true" : null);
   const [line, track] = button.children;
@@ -43,12 +45,15 @@ function updateRun(button, run, program, shown) {
 
 function showHardware(devices) {
   byId("no-hardware").hidden = devices.length > 0;
-  const makeMeter = (name) => make("div", {}, make("dt", { text: name }), make("dd"),
-    ...(name === "busy" || name === "memory" ? [make("dd", { className: "track", attributes: { "aria-hidden": "true" } }, make("i"))] : []));
+  const makeMeter = (name) => {
+    const meter = make("div", {}, make("dt", { text: name }), make("dd"));
+    if (name === "busy" || name === "memory") meter.append(make("dd", { className: "track", attributes: { "aria-hidden": "true" } }, make("i")));
+    return meter;
+  };
   const makeDevice = () => make("li", {},
     make("p", { className: "hardware-name" }, make("b"), make("span")),
     make("dl", { className: "meters" }, ...["busy", "memory", "temperature", "power"].map(makeMeter)));
-  reuse(byId("hardware"), devices.slice(0, 64), makeDevice, (element, device) => {
+  reuseByKey(byId("hardware"), devices.slice(0, MAX_HARDWARE), ({ id }) => id, makeDevice, (element, device) => {
     const [title, meters] = element.children;
     setText(title.children[0], device.id);
     setText(title.children[1], device.name);
@@ -64,24 +69,12 @@ function showHardware(devices) {
   });
 }
 
-/** The log of decisions, newest first. Lines that are shown stay in place: only new ones become elements. */
-class Log {
-  constructor() {
-    this.list = byId("log");
-  }
-
-  show(program, run, { onlyRun, onlyFailures }) {
-    const lines = program.log.filter((line) => (!onlyRun || line.run === run.summary.id) && (!onlyFailures || line.is_failure))
-      .slice(-MAX_LINES).reverse();
-    byId("no-log").hidden = lines.length > 0;
-    const wanted = new Set(lines.map((line) => String(line.number)));
-    for (const element of [...this.list.children]) if (!wanted.has(element.dataset.number)) element.remove();
-    let before = this.list.firstElementChild;
-    for (const line of lines) {
-      if (before?.dataset.number === String(line.number)) before = before.nextElementSibling;
-      else this.list.insertBefore(makeLine(line), before);
-    }
-  }
+/** The log of decisions, newest first. */
+function showLog(program, run, { onlyRun, onlyFailures }) {
+  const lines = program.log.filter((line) => (!onlyRun || line.run === run.summary.id) && (!onlyFailures || line.is_failure))
+    .slice(-MAX_LINES).reverse();
+  byId("no-log").hidden = lines.length > 0;
+  reuseByKey(byId("log"), lines, ({ number }) => number, makeLine);
 }
 
 function makeLine(line) {
@@ -90,32 +83,19 @@ function makeLine(line) {
     make("span", { className: line.is_failure ? "what bad" : "what" }));
   if (line.is_failure) element.lastChild.append(make("span", { className: "hidden", text: "failure: " }));
   element.lastChild.append(line.text);
-  element.dataset.number = line.number;
   return element;
 }
 
-/** The past runs of a program, newest first. A report becomes elements when it is opened, and is removed when it is closed. */
-class PastRuns {
-  constructor() {
-    this.list = byId("past");
-  }
-
-  show(program) {
-    const runs = [...program.past].reverse();
-    setText(byId("past-of"), runs.length === 0 ? "" : `of ${program.name}`);
-    byId("no-past").hidden = runs.length > 0;
-    const key = (past) => `${program.pid}/${past.summary.id}`;
-    const wanted = new Set(runs.map(key));
-    for (const element of [...this.list.children]) if (!wanted.has(element.dataset.key)) element.remove();
-    let before = this.list.firstElementChild;
-    for (const past of runs) {
-      if (before?.dataset.key === key(past)) before = before.nextElementSibling;
-      else this.list.insertBefore(makePast(past, program, key(past)), before);
-    }
-  }
+/** The past runs of a program, newest first. */
+function showPastRuns(program) {
+  const runs = [...program.past].reverse();
+  setText(byId("past-of"), runs.length === 0 ? "" : `of ${program.name}`);
+  byId("no-past").hidden = runs.length > 0;
+  reuseByKey(byId("past"), runs, ({ summary }) => `${program.pid}/${summary.id}`, (past) => makePast(past, program));
 }
 
-function makePast(past, program, key) {
+/** A past run. Its report becomes elements when it is opened, and they are removed when it is closed. */
+function makePast(past, program) {
   const { summary } = past;
   const isCancelled = /cancel/i.test(summary.ended?.error ?? "");
   const [tone, name] = !summary.ended?.error ? ["ok", "finished"] : isCancelled ? ["warn", "cancelled"] : ["bad", "failed"];
@@ -123,7 +103,6 @@ function makePast(past, program, key) {
     make("b", { text: summary.task }), make("span", { text: time(summary.elapsed_s) }),
     make("span", { text: efficiency(summary.efficiency), attributes: { title: "efficiency" } }),
     make("span", { className: "chip", text: name, attributes: { "data-tone": tone } }))));
-  details.dataset.key = key;
   details.addEventListener("toggle", () => {
     details.children[1]?.remove();
     if (details.open) details.append(makeReport(past, program));
@@ -155,7 +134,7 @@ function makeReport({ summary, report }, program) {
   for (const { id, failures } of report.devices.slice(0, MAX_REPORT_DEVICES)) {
     for (const failure of failures ?? []) add(`${id}: ${failure}`, "muted");
   }
-  for (const { id, reason } of report.left_out.slice(0, MAX_LEFT_OUT)) add(`${id} left out: ${reason}`, "muted");
+  for (const { id, reason } of report.left_out.slice(0, MAX_REASONS)) add(`${id} left out: ${reason}`, "muted");
   if (!program.isGone) {
     const link = make("a", { text: "Perfetto trace of this run", attributes: { download: "" } });
     showTraceLink(link, program, summary);

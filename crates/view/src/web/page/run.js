@@ -3,7 +3,7 @@
 /** Rows of the table of devices, and of the lanes in words. */
 const DEVICES_A_PAGE = 20;
 const MAX_LANES_IN_WORDS = 40;
-const MAX_LEFT_OUT = 50;
+const MAX_REASONS = 50;
 
 /** How a run stands: the tone of its chip, its name, and the state of its bars. */
 function standing(run, isGone) {
@@ -34,7 +34,8 @@ function showSummary(run, program) {
   const { tone, name, state } = standing(run, program.isGone);
   setText(byId("task"), summary.task);
   const kind = { map: "map", stream: "stream", queue: "queue" }[summary.kind] ?? summary.kind;
-  setText(byId("about"), `${kind} ${summary.id} of ${program.name} (${program.pid}), ${summary.strategy}, began at ${timeOfDay(summary.began_unix_s)}`);
+  const predicted = summary.predicted_s === null ? "" : `, predicted ${time(summary.predicted_s)}`;
+  setText(byId("about"), `${kind} ${summary.id} of ${program.name} (${program.pid}), ${summary.strategy}, began at ${timeOfDay(summary.began_unix_s)}${predicted}`);
   const chip = byId("run-state");
   setText(chip, name);
   setAttribute(chip, "data-tone", tone);
@@ -58,8 +59,7 @@ function showSummary(run, program) {
   setText(byId("rate-now"), run.isActive ? `now ${rate(now)}` : "of the whole run");
   setText(byId("left-name"), run.isActive ? "Time left" : "Took");
   setText(byId("left"), run.isActive ? time(summary.remaining_s) : time(summary.elapsed_s));
-  const predicted = summary.predicted_s === null ? "" : `predicted ${time(summary.predicted_s)}`;
-  setText(byId("elapsed"), run.isActive ? [`${time(summary.elapsed_s)} so far`, predicted].filter(Boolean).join(", ") : predicted);
+  setText(byId("elapsed"), run.isActive ? `${time(summary.elapsed_s)} so far` : `ended at ${timeOfDay(summary.ended.unix_s)}`);
   setText(byId("efficiency"), efficiency(summary.efficiency));
   setText(byId("bound"), guaranteed(summary.bound)
     ?? (run.isActive && summary.kind !== "queue" ? "so far; no bound yet" : "no bound"));
@@ -130,15 +130,21 @@ class DevicesTable {
     byId("page-before").disabled = this.page === 0;
     byId("page-after").disabled = this.page === pages - 1;
     setText(byId("page-text"), `${first + 1}–${first + shown.length} of ${count(sorted.length)}`);
-    const { leftOut } = run;
-    byId("left-out").hidden = leftOut.length === 0;
-    const listed = leftOut.slice(0, MAX_LEFT_OUT);
-    if (leftOut.length > listed.length) listed.push({ id: `${leftOut.length - listed.length} more`, reason: "not listed here" });
-    reuse(byId("left-out-list"), listed, () => make("li", {}, make("b"), make("span")), (item, { id, reason }) => {
-      setText(item.children[0], id);
-      setText(item.children[1], `: ${reason}`);
-    });
+    const failed = shown.filter(({ totals }) => totals.last_error !== null);
+    showReasons("errors", failed.map(({ id, totals }) => ({ id, reason: totals.last_error })));
+    showReasons("left-out", run.leftOut);
   }
+}
+
+/** Devices with a text for each: their last errors, or why they are left out. */
+function showReasons(id, reasons) {
+  const listed = reasons.slice(0, MAX_REASONS);
+  if (reasons.length > listed.length) listed.push({ id: `${reasons.length - listed.length} more`, reason: "not listed here" });
+  byId(id).hidden = listed.length === 0;
+  reuse(byId(`${id}-list`), listed, () => make("li", {}, make("b"), make("span")), (item, { id: device, reason }) => {
+    setText(item.children[0], device);
+    setText(item.children[1], `: ${reason}`);
+  });
 }
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -156,14 +162,14 @@ function makeDeviceRow() {
     svg.append(path);
   }
   const row = make("tr", { attributes: { role: "row" } },
-    cell("", make("span"), make("span", { className: "error" })),
+    cell("name"),
     cell("", make("span", { className: "chip" })),
     cell("", make("div", { className: "share" }, make("div", { className: "track" }, make("i")), make("span"))),
     cell("", make("div", { className: "flow" })),
   );
   row.children[3].firstChild.append(svg, make("span"));
   for (const name of COUNT_COLUMNS) {
-    const optional = ["Chunks", "Busy", "Dropped"].includes(name) ? " optional" : "";
+    const optional = ["Chunks", "Dropped"].includes(name) ? " optional" : "";
     const it = cell(`right${optional}`);
     it.dataset.name = name;
     row.append(it);
@@ -173,10 +179,7 @@ function makeDeviceRow() {
 
 function updateDeviceRow(row, { id, totals, throughput }, all, most, run, now) {
   const [name, state, share, flow, ...counts] = row.children;
-  setText(name.children[0], id);
-  setText(name.children[1], totals.last_error ?? "");
-  setAttribute(name.children[1], "title", totals.last_error);
-  name.children[1].hidden = totals.last_error === null;
+  setText(name, id);
   const { tone, words } = health(totals, run, now);
   setText(state.firstChild, words);
   setAttribute(state.firstChild, "data-tone", tone);
@@ -204,7 +207,8 @@ function health({ state, quarantines }, run, now) {
 
 function drawSparkline(svg, samples) {
   const most = Math.max(...samples, 1e-9);
-  const step = 110 / (HISTORY - 1);
+  // A run that has just begun fills a third of the width.
+  const step = 110 / (Math.max(samples.length, HISTORY / 3) - 1);
   const start = 110 - (samples.length - 1) * step;
   const line = samples.map((it, i) => `${(start + i * step).toFixed(1)} ${(25 - (it / most) * 24).toFixed(1)}`).join("L");
   const [area, stroke] = svg.children;

@@ -16,8 +16,6 @@ const chart = new LanesChart({
   canvas: byId("lanes"), scroll: byId("lanes-scroll"), spacer: byId("lanes-spacer"), tooltip: byId("tooltip"),
 });
 const devicesTable = new DevicesTable();
-const log = new Log();
-const pastRuns = new PastRuns();
 
 /** What is chosen. */
 const chosen = { key: null, since: 0, isFollowing: true };
@@ -154,8 +152,8 @@ function show() {
   chart.show(run, rows);
   const now = run.isActive ? chart.now(at) : run.summary.elapsed_s;
   devicesTable.show(run, devices, byId("sort").value, now);
-  log.show(program, run, { onlyRun: byId("log-run").checked, onlyFailures: byId("log-failures").checked });
-  pastRuns.show(program);
+  showLog(program, run, { onlyRun: byId("log-run").checked, onlyFailures: byId("log-failures").checked });
+  showPastRuns(program);
   if (byId("lanes-words").open) showLanesInWords(chart);
   setPaused(chart.pausedAt !== null);
 }
