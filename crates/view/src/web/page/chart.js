@@ -1,7 +1,8 @@
 // The lanes of a run as a moving chart. Only the lanes that are scrolled into view are drawn.
 
-const ROW = 26;
-const BAR = 16;
+/** Heights of a row and of a bar in it: larger where there are few lanes. */
+const SIZES = { few: { row: 36, bar: 24 }, many: { row: 26, bar: 16 } };
+const FEW = 8;
 const AXIS = 24;
 /** Time between two frames: more would only cost power. */
 const FRAME_MS = 30;
@@ -21,6 +22,7 @@ class LanesChart {
     this.context = canvas.getContext("2d", { alpha: false });
     this.run = null;
     this.rows = [];
+    Object.assign(this, SIZES.many);
     this.windowS = 15;
     this.pausedAt = null;
     this.clock = null;
@@ -46,7 +48,8 @@ class LanesChart {
     }
     this.run = run;
     this.rows = rows;
-    const height = AXIS + Math.max(1, rows.length) * ROW;
+    Object.assign(this, (run?.lanes.length ?? 0) <= FEW ? SIZES.few : SIZES.many);
+    const height = AXIS + Math.max(1, rows.length) * this.row;
     if (this.height !== height) {
       this.height = height;
       this.spacer.style.height = `${height}px`;
@@ -171,14 +174,14 @@ class LanesChart {
     context.fillStyle = colours.panel;
     context.fillRect(0, 0, this.width, this.viewHeight);
     const top = this.scroll.scrollTop;
-    const first = Math.max(0, Math.floor(top / ROW));
-    const last = Math.min(this.rows.length, Math.ceil((top + this.viewHeight - AXIS) / ROW));
+    const first = Math.max(0, Math.floor(top / this.row));
+    const last = Math.min(this.rows.length, Math.ceil((top + this.viewHeight - AXIS) / this.row));
     context.save();
     context.beginPath();
     context.rect(0, AXIS, this.width, this.viewHeight - AXIS);
     context.clip();
     this.drawGrid(AXIS, this.viewHeight);
-    for (let row = first; row < last; row += 1) this.drawRow(this.rows[row], AXIS + row * ROW - top);
+    for (let row = first; row < last; row += 1) this.drawRow(this.rows[row], AXIS + row * this.row - top);
     if (this.run.isActive && this.pausedAt === null) {
       context.fillStyle = colours.muted;
       context.fillRect(Math.round(this.x(this.nowS)), AXIS, 1, this.viewHeight - AXIS);
@@ -224,12 +227,12 @@ class LanesChart {
 
   drawRow({ name, lane }, top) {
     const { context, colours } = this;
-    const bar = top + (ROW - BAR) / 2;
+    const bar = top + (this.row - this.bar) / 2;
     context.fillStyle = colours.grid;
-    context.fillRect(0, top + ROW - 1, this.width, 1);
+    context.fillRect(0, top + this.row - 1, this.width, 1);
     context.save();
     context.beginPath();
-    context.rect(this.labels, top, this.width - this.labels, ROW);
+    context.rect(this.labels, top, this.width - this.labels, this.row);
     context.clip();
     for (const quarantine of lane.quarantines) this.drawQuarantine(quarantine, top);
     const barsSince = lane.bars.since();
@@ -243,9 +246,9 @@ class LanesChart {
 
   drawLabel(name, state, top) {
     const { context, colours } = this;
-    const middle = top + ROW / 2;
+    const middle = top + this.row / 2;
     context.fillStyle = colours.panel;
-    context.fillRect(0, top, this.labels, ROW - 1);
+    context.fillRect(0, top, this.labels, this.row - 1);
     drawState(context, state, 13, middle, colours);
     context.font = `12px ${this.font}`;
     context.textBaseline = "middle";
@@ -259,11 +262,11 @@ class LanesChart {
     if (right <= x) return;
     const { context, colours } = this;
     context.fillStyle = retired ? this.patterns.retired : this.patterns.quarantine;
-    context.fillRect(x, top + 1, right - x, ROW - 3);
+    context.fillRect(x, top + 1, right - x, this.row - 3);
     context.fillStyle = retired ? colours.bad : colours.quarantine;
     context.fillRect(x, top + 1, right - x, 2);
-    context.fillRect(x, top + ROW - 4, right - x, 2);
-    if (end !== null) context.fillRect(right - 1, top + 1, 2, ROW - 3);
+    context.fillRect(x, top + this.row - 4, right - x, 2);
+    if (end !== null) context.fillRect(right - 1, top + 1, 2, this.row - 3);
   }
 
   labelQuarantine({ from, until, end, retired }, top) {
@@ -277,10 +280,10 @@ class LanesChart {
     if (!text) return;
     const width = context.measureText(text).width;
     context.fillStyle = colours.panel;
-    context.fillRect(x - 3, top + 5, width + 6, ROW - 11);
+    context.fillRect(x - 3, top + this.row / 2 - 8, width + 6, 15);
     context.fillStyle = colours.text;
     context.textBaseline = "middle";
-    context.fillText(text, x, top + ROW / 2);
+    context.fillText(text, x, top + this.row / 2);
   }
 
   /** Where the bars are forgotten: how busy the lane was, as the height of the ground. */
@@ -300,7 +303,7 @@ class LanesChart {
       if (busy > 0 && width > 0) {
         context.globalAlpha = 0.55;
         context.fillStyle = colours.work;
-        context.fillRect(x, top + BAR * (1 - busy), width + 0.3, BAR * busy);
+        context.fillRect(x, top + this.bar * (1 - busy), width + 0.3, this.bar * busy);
         context.globalAlpha = 1;
       }
       const kinds = history.kinds[place];
@@ -341,7 +344,7 @@ class LanesChart {
       context.font = `11px ${this.font}`;
       context.fillStyle = colours.muted;
       context.textBaseline = "middle";
-      context.fillText(`+${inHand.length - 1}`, now + 6, top + BAR / 2);
+      context.fillText(`+${inHand.length - 1}`, now + 6, top + this.bar / 2);
     }
   }
 
@@ -354,23 +357,23 @@ class LanesChart {
     context.globalAlpha = alpha;
     if (kind === WORK) {
       context.fillStyle = colours.work;
-      context.fillRect(x, top, shown, BAR);
+      context.fillRect(x, top, shown, this.bar);
     } else if (kind === FAILURE) {
       context.fillStyle = colours.failure;
-      context.fillRect(x, top, shown, BAR);
+      context.fillRect(x, top, shown, this.bar);
       this.mark(name, x + shown, top);
     } else if (kind === CANARY) {
       context.strokeStyle = colours.canary;
       context.lineWidth = 2;
-      context.strokeRect(x + 1, top + 1, Math.max(1, shown - 2), BAR - 2);
+      context.strokeRect(x + 1, top + 1, Math.max(1, shown - 2), this.bar - 2);
       this.mark(name, x + shown / 2, top);
     } else {
       context.fillStyle = this.patterns[name];
-      context.fillRect(x, top, shown, BAR);
+      context.fillRect(x, top, shown, this.bar);
       context.strokeStyle = colours[name];
       context.lineWidth = 1;
       if (kind === DROPPED) context.setLineDash([3, 2]);
-      if (shown > 3) context.strokeRect(x + 0.5, top + 0.5, shown - 1, BAR - 1);
+      if (shown > 3) context.strokeRect(x + 0.5, top + 0.5, shown - 1, this.bar - 1);
       context.setLineDash([]);
       if (kind === SPECULATIVE || kind === STEAL) this.mark(name, x + 1, top);
     }
@@ -379,13 +382,13 @@ class LanesChart {
 
   /** The mark of a kind, at the top edge of a bar, visible however narrow the bar is. */
   mark(kind, x, top) {
-    drawMark(this.context, kind, x, top, this.colours);
+    drawMark(this.context, kind, x, top, this.bar, this.colours);
   }
 
   /** A bar of a kind, for the legend. */
   drawSample(context, kind, scale) {
-    const onScreen = this.context;
-    this.context = context;
+    const { context: onScreen, bar } = this;
+    Object.assign(this, { context, bar: SIZES.many.bar });
     context.setTransform(scale, 0, 0, scale, 0, 0);
     if (kind === "quarantine" || kind === "retired") {
       context.fillStyle = this.patterns[kind];
@@ -396,12 +399,12 @@ class LanesChart {
     } else {
       this.drawBar(KIND_NUMBER.get(kind), kind === "failure" ? -6 : 0, kind === "failure" ? 25 : 27, 3, 1);
     }
-    this.context = onScreen;
+    Object.assign(this, { context: onScreen, bar });
   }
 
   /** What is under the pointer, in words. */
   at(x, y) {
-    const row = this.rows[Math.floor((y - AXIS + this.scroll.scrollTop) / ROW)];
+    const row = this.rows[Math.floor((y - AXIS + this.scroll.scrollTop) / this.row)];
     if (!row || y < AXIS || !this.pixelsPerS) return null;
     const { lane, name } = row;
     if (x < this.labels) return [name, stateInWords(lane.state, this.nowS)];
@@ -497,16 +500,16 @@ function drawState(context, state, x, y, colours) {
 }
 
 /** The mark of a kind of bar: also in the legend. */
-function drawMark(context, kind, x, top, colours) {
+function drawMark(context, kind, x, top, height, colours) {
   context.globalAlpha = 1;
   context.beginPath();
   if (kind === "failure") {
     // A cross on a ground of its own, at the end of the bar that failed.
     context.fillStyle = colours.failure;
-    context.fillRect(x - 7, top - 1, 14, BAR + 2);
+    context.fillRect(x - 7, top - 1, 14, height + 2);
     context.strokeStyle = colours["on-bar"];
     context.lineWidth = 2;
-    const y = top + BAR / 2;
+    const y = top + height / 2;
     context.moveTo(x - 4, y - 4);
     context.lineTo(x + 4, y + 4);
     context.moveTo(x + 4, y - 4);
@@ -514,7 +517,7 @@ function drawMark(context, kind, x, top, colours) {
     context.stroke();
   } else if (kind === "canary") {
     context.fillStyle = colours.canary;
-    context.arc(x, top + BAR / 2, 3, 0, 7);
+    context.arc(x, top + height / 2, 3, 0, 7);
     context.fill();
   } else if (kind === "speculative" || kind === "steal") {
     // Pointing down for a copy of another lane's chunk, and to the right for what was taken over.

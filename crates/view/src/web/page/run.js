@@ -163,7 +163,7 @@ function makeDeviceRow() {
   }
   const row = make("tr", { attributes: { role: "row" } },
     cell("name"),
-    cell("", make("span", { className: "chip" })),
+    cell("health", make("span", { className: "chip" }), make("span", { className: "sub" })),
     cell("", make("div", { className: "share" }, make("div", { className: "track" }, make("i")), make("span"))),
     cell("", make("div", { className: "flow" })),
   );
@@ -180,9 +180,10 @@ function makeDeviceRow() {
 function updateDeviceRow(row, { id, totals, throughput }, all, most, run, now) {
   const [name, state, share, flow, ...counts] = row.children;
   setText(name, id);
-  const { tone, words } = health(totals, run, now);
+  const { tone, words, more } = health(totals, run, now);
   setText(state.firstChild, words);
   setAttribute(state.firstChild, "data-tone", tone);
+  setText(state.lastChild, more);
   const part = all > 0 ? totals.items / all : 0;
   share.firstChild.firstChild.firstChild.style.transform = `scaleX(${(part / most).toFixed(3)})`;
   setText(share.firstChild.lastChild, percent(part));
@@ -195,14 +196,14 @@ function updateDeviceRow(row, { id, totals, throughput }, all, most, run, now) {
 }
 
 /** A device's health in words. */
-function health({ state, quarantines }, run, now) {
-  if (state.is === "retired") return { tone: "bad", words: "retired" };
+function health({ state, quarantines, hangs }, run, now) {
+  if (state.is === "retired") return { tone: "bad", words: "retired", more: "no more work in this run" };
   if (state.is === "quarantined") {
     const left = state.until_s - now;
-    const words = !run.isActive ? "quarantined" : left > 0 ? `quarantined, ${time(left)} left` : "quarantined, trying";
-    return { tone: "warn", words };
+    return { tone: "warn", words: "quarantined", more: !run.isActive ? "" : left > 0 ? `${time(left)} left` : "being tried" };
   }
-  return { tone: "ok", words: quarantines > 0 ? `healthy, was out ${quarantines}×` : "healthy" };
+  const times = quarantines === 0 ? "" : quarantines === 1 ? "was out once" : `was out ${count(quarantines)} times`;
+  return { tone: "ok", words: "healthy", more: hangs > 0 ? `${times}, hung` : times };
 }
 
 function drawSparkline(svg, samples) {

@@ -37,7 +37,7 @@ function connect() {
   });
   on("hello", ({ host, version }) => {
     setConnected();
-    setText(byId("host"), host);
+    setText(byId("host"), host ?? "");
     setAttribute(byId("host"), "title", `Evener ${version}`);
     const stale = [...programs.byPid.values()].filter((program) => !program.isGone);
     setTimeout(() => stale.filter((it) => programs.byPid.get(it.pid) === it).forEach(({ pid }) => programs.gone(pid)), STALE_MS);
