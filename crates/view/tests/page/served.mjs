@@ -44,3 +44,9 @@ export async function serve(follow, port = 0) {
   };
   return { url: `http://127.0.0.1:${server.address().port}/`, port: server.address().port, close };
 }
+
+/** The model without a page. */
+export function loadModel() {
+  const names = "{ Programs, MAX_GONE, MAX_QUARANTINES }";
+  return new Function("performance", `${read("format.js")}${read("model.js")}; return ${names};`)(performance);
+}
