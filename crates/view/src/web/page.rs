@@ -6,15 +6,19 @@ use sha2::{Digest, Sha256};
 
 const MARKUP: &str = include_str!("page/index.html");
 const STYLE: &str = include_str!("page/style.css");
-const SCRIPT: &str = include_str!("page/script.js");
+/// The parts of the script, in their order.
+const SCRIPT: &str = concat!(
+    include_str!("page/format.js"),
+    include_str!("page/model.js"),
+    include_str!("page/chart.js"),
+    include_str!("page/run.js"),
+    include_str!("page/lists.js"),
+    include_str!("page/script.js"),
+);
 
 /// Where the style and the script come into the markup.
 const STYLE_LINK: &str = r#"<link rel="stylesheet" href="style.css">"#;
-const SCRIPT_LINKS: [&str; 3] = [
-    r#"<script src="script.js"></script>"#,
-    r#"<script src="script.js" defer></script>"#,
-    r#"<script type="module" src="script.js"></script>"#,
-];
+const SCRIPT_LINK: &str = r#"<script type="module" src="script.js"></script>"#;
 
 /// The page, and the policy that goes with it.
 #[derive(Debug)]
@@ -30,12 +34,11 @@ pub(super) const NO_CONTENT: &str =
 
 impl Page {
     pub(super) fn new() -> Page {
-        // The script is at the end, where all elements are there already.
-        let mut html = MARKUP.replacen(STYLE_LINK, &format!("<style>{STYLE}</style>"), 1);
-        for link in SCRIPT_LINKS {
-            let module = if link.contains("module") { " type=\"module\"" } else { "" };
-            html = html.replacen(link, &format!("<script{module}>{SCRIPT}</script>"), 1);
-        }
+        let html = MARKUP.replacen(STYLE_LINK, &format!("<style>{STYLE}</style>"), 1).replacen(
+            SCRIPT_LINK,
+            &format!("<script type=\"module\">{SCRIPT}</script>"),
+            1,
+        );
         let policy = format!(
             "default-src 'none'; script-src '{}'; style-src '{}'; img-src 'self' data:; connect-src 'self'; \
              base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -61,6 +64,7 @@ mod test {
         let html = std::str::from_utf8(&page.html).unwrap();
         assert!(html.contains(STYLE) && html.contains(SCRIPT), "the links to style and script have changed");
         let markup = html.replace(STYLE, "").replace(SCRIPT, "");
+        let markup = markup.replace(r#"<link rel="icon" href="data:,">"#, "");
         for loading in [" src=", "<link", "@import", "style=\"", "onclick="] {
             assert!(!markup.contains(loading), "{loading}");
         }
