@@ -10,6 +10,7 @@ use evener_view::report::{Html, Provenance};
 
 use crate::{
     output::{display_path, write_file},
+    serve::{ServeOptions, Serving},
     verbosity::Verbosity,
 };
 
@@ -26,6 +27,9 @@ pub(crate) struct ViewOptions {
     /// machine, the versions and the command line. It loads nothing from elsewhere.
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) serve: ServeOptions,
 }
 
 impl ViewOptions {
@@ -48,13 +52,15 @@ pub(crate) struct Views {
     report: Option<PathBuf>,
     #[cfg(feature = "otlp")]
     otlp: Option<evener_view::otlp::Otlp>,
+    serving: Option<Serving>,
 }
 
 impl Views {
     /// Begins the views that the options ask for. Call it before the run.
-    pub(crate) fn begin(options: &ViewOptions, _verbosity: Verbosity) -> Result<Views> {
+    pub(crate) fn begin(options: &ViewOptions, verbosity: Verbosity) -> Result<Views> {
         Ok(Views {
             shows_progress: false,
+            serving: options.serve.begin(verbosity)?,
             report: options.report.clone(),
             #[cfg(feature = "otlp")]
             otlp: begin_otlp(),
@@ -69,6 +75,9 @@ impl Views {
     /// Ends the live views, and writes what the options ask for about a run that has ended. Call it after the run and before
     /// its report is printed. `run` is `None` if the command has no report, or no device took part.
     pub(crate) fn finish(self, run: Option<(&Report, &Trace)>) -> Result<()> {
+        if let Some(serving) = self.serving {
+            serving.finish();
+        }
         #[cfg(feature = "otlp")]
         if let Some(otlp) = self.otlp {
             let exported = otlp.finish();

@@ -79,5 +79,7 @@ pub mod report;
 #[cfg(unix)]
 pub mod socket;
 pub mod state;
+#[cfg(feature = "web")]
+pub mod web;
 
 pub use self::live::Live;
