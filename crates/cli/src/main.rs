@@ -19,6 +19,7 @@ mod output;
 mod progress;
 mod prove;
 mod report;
+mod serve;
 mod sim;
 mod size;
 mod table;
@@ -109,6 +110,7 @@ enum Command {
     Mesh(mesh::Arguments),
     Prove(Box<prove::Arguments>),
     Report(report::Arguments),
+    Serve(serve::Arguments),
     Sim(sim::Arguments),
     Top(top::Arguments),
     Verify(verify::Arguments),
@@ -157,6 +159,7 @@ Examples:
   evener prove --bench 2^16 make Groth16 proofs of a circuit on all devices
   evener sim FILE           simulate a run on virtual devices
   evener report TRACE       explain where the time of a run went
+  evener serve              show all runs in a browser, and serve metrics
   evener top                watch the devices and runs of this machine
   evener help devices       print the help of a command
 
@@ -193,6 +196,7 @@ fn main() -> ExitCode {
         Command::Mesh(arguments) => mesh::run(arguments, verbosity),
         Command::Prove(arguments) => prove::run(*arguments, verbosity),
         Command::Report(arguments) => report::run(arguments, verbosity),
+        Command::Serve(arguments) => serve::run(arguments, verbosity),
         Command::Sim(arguments) => sim::run(arguments, verbosity),
         Command::Top(arguments) => top::run(arguments, verbosity),
         Command::Verify(arguments) => verify::run(arguments, verbosity),
@@ -201,6 +205,7 @@ fn main() -> ExitCode {
         Command::ExitCodes => write_out(&(topics::exit_codes() + "\n")).map_err(Into::into),
         Command::Environment => write_out(&(topics::environment() + "\n")).map_err(Into::into),
     };
+    let result = result.and_then(|()| serve::wait_for_kept(verbosity));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,

@@ -125,7 +125,10 @@ mod test {
             let number = 1.37f64.powi(exponent);
             assert!(rate(number).len() <= 8 && time(number / 1e3).len() <= 8, "{number}");
         }
-        assert_eq!([0.0, 0.0012, 0.0994, 0.0999, 1.0].map(share), ["0.0 %", "0.1 %", "9.9 %", "10 %", "100 %"]);
+        assert_eq!(
+            [0.0, 0.0012, 0.0994, 0.0999, 1.0].map(share),
+            ["0.0 %", "0.1 %", "9.9 %", "10 %", "100 %"]
+        );
         assert_eq!([0.0, 0.994, 1.0, 7.0].map(percent), ["0 %", "99 %", "100 %", "100 %"]);
     }
 

@@ -1,0 +1,543 @@
+// The lanes of a run as a moving chart. Only the lanes that are scrolled into view are drawn.
+
+/** Heights of a row and of a bar in it: larger where there are few lanes. */
+const SIZES = { few: { row: 36, bar: 24 }, many: { row: 26, bar: 16 } };
+const FEW = 8;
+const AXIS = 24;
+/** Time between two frames: more would only cost power. */
+const FRAME_MS = 30;
+const REDUCED_MOTION_FRAME_MS = 1000;
+/** Part of the chart's width that is behind now, where a quarantine's end and waiting chunks are. */
+const AHEAD = 0.08;
+
+/** The names of the kinds, as the legend and the tooltip have them. */
+const KIND_NAMES = {
+  work: "chunk", speculative: "speculative copy", steal: "stolen items", canary: "canary",
+  dropped: "dropped", failure: "failure", preparation: "preparation",
+};
+
+class LanesChart {
+  constructor({ canvas, scroll, spacer, tooltip }) {
+    Object.assign(this, { canvas, scroll, spacer, tooltip });
+    this.context = canvas.getContext("2d", { alpha: false });
+    this.run = null;
+    this.rows = [];
+    Object.assign(this, SIZES.many);
+    this.windowS = 15;
+    this.pausedAt = null;
+    this.clock = null;
+    this.isDirty = true;
+    this.lastFrame = 0;
+    /** Frames that were drawn: read by the tests. */
+    canvas.frames = 0;
+    this.reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
+    new ResizeObserver(() => this.resize()).observe(scroll);
+    scroll.addEventListener("scroll", () => (this.isDirty = true), { passive: true });
+    scroll.addEventListener("pointermove", (event) => this.showTooltip(event));
+    scroll.addEventListener("pointerdown", (event) => this.showTooltip(event));
+    scroll.addEventListener("pointerleave", () => (tooltip.hidden = true));
+    this.readColours();
+  }
+
+  /** Shows these lanes of a run. */
+  show(run, rows) {
+    if (run?.key !== this.run?.key) {
+      this.pausedAt = null;
+      this.clock = null;
+      this.scroll.scrollTop = 0;
+    }
+    this.run = run;
+    this.rows = rows;
+    Object.assign(this, (run?.lanes.length ?? 0) <= FEW ? SIZES.few : SIZES.many);
+    const height = AXIS + Math.max(1, rows.length) * this.row;
+    if (this.height !== height) {
+      this.height = height;
+      this.spacer.style.height = `${height}px`;
+      this.resize();
+    }
+    this.isDirty = true;
+  }
+
+  readColours() {
+    const probe = make("span", { className: "probe" });
+    document.body.append(probe);
+    const names = ["panel", "text", "muted", "line", "grid", "work", "speculative", "steal", "canary", "dropped", "failure",
+      "preparation", "quarantine", "ok", "warn", "bad", "on-bar"];
+    this.colours = Object.fromEntries(names.map((name) => {
+      probe.style.color = `var(--${name})`;
+      return [name, getComputedStyle(probe).color];
+    }));
+    this.font = getComputedStyle(probe).fontFamily;
+    probe.remove();
+    this.patterns = {
+      speculative: this.pattern(this.colours.speculative, 0.35, 6, (it) => stripes(it, 6, 2)),
+      steal: this.pattern(this.colours.steal, 0.35, 4, (it) => it.fillRect(0, 0, 4, 1.5)),
+      preparation: this.pattern(this.colours.preparation, 0.2, 4, (it) => it.fillRect(1, 1, 1.5, 1.5)),
+      dropped: this.pattern(this.colours.dropped, 0.15, 6, (it) => stripes(it, 6, 1, true)),
+      quarantine: this.pattern(this.colours.quarantine, 0.14, 8, (it) => stripes(it, 8, 1.4)),
+      retired: this.pattern(this.colours.bad, 0.1, 8, (it) => { stripes(it, 8, 1); stripes(it, 8, 1, true); }),
+    };
+    this.isDirty = true;
+  }
+
+  /** A small tile: a light ground, and a texture that differs for each kind, so that it does not depend on colours. */
+  pattern(colour, ground, size, texture) {
+    const tile = make("canvas", { attributes: { width: 24, height: 24 } });
+    const context = tile.getContext("2d");
+    context.fillStyle = context.strokeStyle = colour;
+    context.globalAlpha = ground;
+    context.fillRect(0, 0, 24, 24);
+    context.globalAlpha = 0.9;
+    for (let x = 0; x < 24; x += size) {
+      for (let y = 0; y < 24; y += size) {
+        context.save();
+        context.beginPath();
+        context.rect(x, y, size, size);
+        context.clip();
+        context.translate(x, y);
+        texture(context);
+        context.restore();
+      }
+    }
+    return this.context.createPattern(tile, "repeat");
+  }
+
+  resize() {
+    const width = this.scroll.clientWidth;
+    const height = Math.min(this.scroll.clientHeight, this.height ?? 0);
+    const scale = Math.min(devicePixelRatio || 1, 2);
+    if (width === 0 || height === 0) return;
+    if (this.canvas.width !== Math.round(width * scale) || this.canvas.height !== Math.round(height * scale)) {
+      this.canvas.width = Math.round(width * scale);
+      this.canvas.height = Math.round(height * scale);
+      this.canvas.style.width = `${width}px`;
+      this.canvas.style.height = `${height}px`;
+    }
+    Object.assign(this, { width, viewHeight: height, scale });
+    this.labels = Math.min(170, Math.max(84, width * 0.16));
+    this.isDirty = true;
+  }
+
+  /** The time of the run that is now, which goes on between two updates. */
+  now(at) {
+    const { summary, receivedAt } = this.run;
+    if (!this.run.isActive) return summary.elapsed_s;
+    const told = summary.elapsed_s + Math.min(1, (at - receivedAt) / 1000);
+    if (this.clock === null) this.clock = { at, now: told };
+    const passed = (at - this.clock.at) / 1000;
+    const expected = this.clock.now + passed;
+    // Updates come unevenly: the clock follows them smoothly, unless it is far off.
+    const off = told - expected;
+    const now = Math.abs(off) > 1 ? told : Math.max(this.clock.now, expected + off * Math.min(1, passed * 4));
+    this.clock = { at, now };
+    return now;
+  }
+
+  pause(isPaused) {
+    this.pausedAt = isPaused && this.run ? this.now(performance.now()) : null;
+    this.isDirty = true;
+  }
+
+  /** Moves the paused chart through time. */
+  pan(parts) {
+    if (this.pausedAt === null || !this.run) return;
+    const end = this.now(performance.now());
+    this.pausedAt = Math.min(end, Math.max(Math.min(this.windowS, end), this.pausedAt + parts * this.windowS));
+    this.isDirty = true;
+  }
+
+  /** Draws a frame, if one is due. */
+  frame(at) {
+    if (!this.run || !this.width) return;
+    const moves = this.run.isActive && this.pausedAt === null;
+    const pause = this.reducedMotion.matches ? REDUCED_MOTION_FRAME_MS : FRAME_MS;
+    if (!(moves && at - this.lastFrame >= pause - 2) && !this.isDirty) return;
+    this.isDirty = false;
+    this.lastFrame = at;
+    this.canvas.frames += 1;
+    const now = this.pausedAt ?? this.now(performance.now());
+    const hasGap = this.run.isActive && this.pausedAt === null;
+    const span = Math.min(this.windowS, Math.max(now, this.run.isActive ? this.windowS : 0.001));
+    const left = Math.max(0, now - span);
+    const plot = (this.width - this.labels) * (hasGap ? 1 - AHEAD : 1) - 1;
+    Object.assign(this, { left, nowS: now, pixelsPerS: plot / span, clipAt: this.pausedAt === null ? Infinity : now });
+    this.draw();
+  }
+
+  x(seconds) {
+    return this.labels + (seconds - this.left) * this.pixelsPerS;
+  }
+
+  draw() {
+    const { context, colours } = this;
+    context.setTransform(this.scale, 0, 0, this.scale, 0, 0);
+    context.fillStyle = colours.panel;
+    context.fillRect(0, 0, this.width, this.viewHeight);
+    const top = this.scroll.scrollTop;
+    const first = Math.max(0, Math.floor(top / this.row));
+    const last = Math.min(this.rows.length, Math.ceil((top + this.viewHeight - AXIS) / this.row));
+    context.save();
+    context.beginPath();
+    context.rect(0, AXIS, this.width, this.viewHeight - AXIS);
+    context.clip();
+    this.drawGrid(AXIS, this.viewHeight);
+    for (let row = first; row < last; row += 1) this.drawRow(this.rows[row], AXIS + row * this.row - top);
+    if (this.run.isActive && this.pausedAt === null) {
+      context.fillStyle = colours.muted;
+      context.fillRect(Math.round(this.x(this.nowS)), AXIS, 1, this.viewHeight - AXIS);
+    }
+    context.restore();
+    this.drawAxis();
+    this.firstRow = first;
+    this.lastRow = last;
+  }
+
+  ticks() {
+    const wanted = Math.max(2, (this.width - this.labels) / 90);
+    const span = (this.width - this.labels) / this.pixelsPerS;
+    const step = [1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60]
+      .find((it) => span / it <= wanted) ?? 60;
+    const ticks = [];
+    for (let at = Math.ceil(this.left / step) * step; at <= this.left + span && ticks.length < 40; at += step) ticks.push(at);
+    return { ticks, step };
+  }
+
+  drawGrid(top, bottom) {
+    this.context.fillStyle = this.colours.grid;
+    for (const at of this.ticks().ticks) this.context.fillRect(Math.round(this.x(at)), top, 1, bottom - top);
+  }
+
+  drawAxis() {
+    const { context, colours } = this;
+    context.fillStyle = colours.line;
+    context.fillRect(0, AXIS - 1, this.width, 1);
+    context.font = `11px ${this.font}`;
+    context.textBaseline = "middle";
+    context.fillStyle = colours.muted;
+    const { ticks, step } = this.ticks();
+    const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+    const edge = this.width - 4;
+    for (const at of ticks) {
+      const text = at >= 60 ? clock(at) : step < 0.1 && at < 1 ? `${(at * 1000).toFixed(Math.max(0, digits - 3))} ms` : `${at.toFixed(Math.min(digits, 2))} s`;
+      const x = this.x(at) + 4;
+      if (x + context.measureText(text).width < edge) context.fillText(text, x, AXIS / 2);
+    }
+    context.fillText("lane", 10, AXIS / 2);
+  }
+
+  drawRow({ name, lane }, top) {
+    const { context, colours } = this;
+    const bar = top + (this.row - this.bar) / 2;
+    context.fillStyle = colours.grid;
+    context.fillRect(0, top + this.row - 1, this.width, 1);
+    context.save();
+    context.beginPath();
+    context.rect(this.labels, top, this.width - this.labels, this.row);
+    context.clip();
+    for (const quarantine of lane.quarantines) this.drawQuarantine(quarantine, top);
+    const barsSince = lane.bars.since();
+    if (barsSince > this.left) this.drawHistory(lane, Math.min(barsSince, this.nowS), bar);
+    this.drawBars(lane, bar);
+    if (this.pausedAt === null) this.drawInHand(lane, bar);
+    for (const quarantine of lane.quarantines) this.labelQuarantine(quarantine, top);
+    context.restore();
+    this.drawLabel(name, lane.state.is, top);
+  }
+
+  drawLabel(name, state, top) {
+    const { context, colours } = this;
+    const middle = top + this.row / 2;
+    context.fillStyle = colours.panel;
+    context.fillRect(0, top, this.labels, this.row - 1);
+    drawState(context, state, 13, middle, colours);
+    context.font = `12px ${this.font}`;
+    context.textBaseline = "middle";
+    context.fillStyle = colours.text;
+    context.fillText(fitted(context, name, this.labels - 32), 24, middle);
+  }
+
+  drawQuarantine({ from, until, end, retired }, top) {
+    const stop = Math.min(end ?? (this.run.isActive ? Math.max(this.nowS, Math.min(until, this.nowS + 1e6)) : this.nowS), this.clipAt);
+    const [x, right] = [Math.max(this.labels, this.x(from)), Math.min(this.width, this.x(stop))];
+    if (right <= x) return;
+    const { context, colours } = this;
+    context.fillStyle = retired ? this.patterns.retired : this.patterns.quarantine;
+    context.fillRect(x, top + 1, right - x, this.row - 3);
+    context.fillStyle = retired ? colours.bad : colours.quarantine;
+    context.fillRect(x, top + 1, right - x, 2);
+    context.fillRect(x, top + this.row - 4, right - x, 2);
+    if (end !== null) context.fillRect(right - 1, top + 1, 2, this.row - 3);
+  }
+
+  labelQuarantine({ from, until, end, retired }, top) {
+    const x = Math.max(this.labels, this.x(from)) + 12;
+    const right = Math.min(this.x(end ?? this.nowS), this.width);
+    const { context, colours } = this;
+    context.font = `600 11px ${this.font}`;
+    const words = retired ? ["retired"]
+      : end === null && Number.isFinite(until) ? [`quarantined until ${until.toFixed(1)} s`, "quarantined"] : ["quarantined"];
+    const text = words.find((it) => context.measureText(it).width + 10 < right - x);
+    if (!text) return;
+    const width = context.measureText(text).width;
+    context.fillStyle = colours.panel;
+    context.fillRect(x - 3, top + this.row / 2 - 8, width + 6, 15);
+    context.fillStyle = colours.text;
+    context.textBaseline = "middle";
+    context.fillText(text, x, top + this.row / 2);
+  }
+
+  /** Where the bars are forgotten: how busy the lane was, as the height of the ground. */
+  drawHistory(lane, until, top) {
+    const history = this.run.history;
+    if (!history) return;
+    const { context, colours } = this;
+    const first = Math.max(0, Math.floor(this.left / BUCKET_S));
+    const last = Math.floor(Math.min(until, this.nowS) / BUCKET_S);
+    for (let bucket = first; bucket <= last; bucket += 1) {
+      const place = history.place(lane.number, bucket);
+      if (place < 0) continue;
+      const from = bucket * BUCKET_S;
+      const to = Math.min(from + BUCKET_S, until);
+      const busy = Math.min(1, history.busy[place] / BUCKET_S);
+      const [x, width] = [this.x(from), (to - from) * this.pixelsPerS];
+      if (busy > 0 && width > 0) {
+        context.globalAlpha = 0.55;
+        context.fillStyle = colours.work;
+        context.fillRect(x, top + this.bar * (1 - busy), width + 0.3, this.bar * busy);
+        context.globalAlpha = 1;
+      }
+      const kinds = history.kinds[place];
+      if (kinds & (1 << SPECULATIVE)) this.mark("speculative", x + width / 2, top);
+      if (kinds & (1 << STEAL)) this.mark("steal", x + width / 2, top);
+      if (kinds & (1 << FAILURE)) this.mark("failure", x + width / 2, top);
+    }
+  }
+
+  drawBars(lane, top) {
+    const { bars } = lane;
+    const edge = this.left;
+    const end = this.clipAt;
+    let filledTo = -1;
+    for (let age = 0; age < bars.length; age += 1) {
+      const at = bars.index(age);
+      const until = Math.min(bars.until[at], end);
+      if (until < edge || bars.from[at] > end) continue;
+      const x = Math.max(this.labels - 2, this.x(bars.from[at]));
+      const right = this.x(until);
+      const kind = bars.kind[at];
+      // Thousands of chunks in a pixel are one rectangle.
+      if (kind === WORK && right < filledTo) continue;
+      this.drawBar(kind, x, right - x, top, 1);
+      if (kind === WORK) filledTo = Math.max(filledTo, Math.min(right, x + 0.5));
+    }
+  }
+
+  drawInHand(lane, top) {
+    const { inHand } = lane;
+    if (inHand.length === 0 || !this.run.isActive) return;
+    const chunk = inHand[0];
+    const x = Math.max(this.labels - 2, this.x(Math.max(chunk.since_s, lane.doneUntil)));
+    const now = this.x(this.nowS);
+    if (now > x) this.drawBar(KIND_NUMBER.get(chunk.kind) ?? WORK, x, now - x, top, 0.55);
+    if (inHand.length > 1) {
+      const { context, colours } = this;
+      context.font = `11px ${this.font}`;
+      context.fillStyle = colours.muted;
+      context.textBaseline = "middle";
+      context.fillText(`+${inHand.length - 1}`, now + 6, top + this.bar / 2);
+    }
+  }
+
+  /** A bar. Its texture and its mark tell the kind as well as its colour does. */
+  drawBar(kind, x, width, top, alpha) {
+    const { context, colours } = this;
+    const name = KINDS[kind];
+    const gap = width > 3 ? 1 : 0;
+    const shown = Math.max(width - gap, kind === WORK ? Math.min(width, 0.5) : 1.5);
+    context.globalAlpha = alpha;
+    if (kind === WORK) {
+      context.fillStyle = colours.work;
+      context.fillRect(x, top, shown, this.bar);
+    } else if (kind === FAILURE) {
+      context.fillStyle = colours.failure;
+      context.fillRect(x, top, shown, this.bar);
+      this.mark(name, x + shown, top);
+    } else if (kind === CANARY) {
+      context.strokeStyle = colours.canary;
+      context.lineWidth = 2;
+      context.strokeRect(x + 1, top + 1, Math.max(1, shown - 2), this.bar - 2);
+      this.mark(name, x + shown / 2, top);
+    } else {
+      context.fillStyle = this.patterns[name];
+      context.fillRect(x, top, shown, this.bar);
+      context.strokeStyle = colours[name];
+      context.lineWidth = 1;
+      if (kind === DROPPED) context.setLineDash([3, 2]);
+      if (shown > 3) context.strokeRect(x + 0.5, top + 0.5, shown - 1, this.bar - 1);
+      context.setLineDash([]);
+      if (kind === SPECULATIVE || kind === STEAL) this.mark(name, x + 1, top);
+    }
+    context.globalAlpha = 1;
+  }
+
+  /** The mark of a kind, at the top edge of a bar, visible however narrow the bar is. */
+  mark(kind, x, top) {
+    drawMark(this.context, kind, x, top, this.bar, this.colours);
+  }
+
+  /** A bar of a kind, for the legend. */
+  drawSample(context, kind, scale) {
+    const { context: onScreen, bar } = this;
+    Object.assign(this, { context, bar: SIZES.many.bar });
+    context.setTransform(scale, 0, 0, scale, 0, 0);
+    if (kind === "quarantine" || kind === "retired") {
+      context.fillStyle = this.patterns[kind];
+      context.fillRect(0, 2, 26, 18);
+      context.fillStyle = this.colours[kind === "retired" ? "bad" : "quarantine"];
+      context.fillRect(0, 2, 26, 2);
+      context.fillRect(0, 18, 26, 2);
+    } else {
+      this.drawBar(KIND_NUMBER.get(kind), kind === "failure" ? -6 : 0, kind === "failure" ? 25 : 27, 3, 1);
+    }
+    Object.assign(this, { context: onScreen, bar });
+  }
+
+  /** What is under the pointer, in words. */
+  at(x, y) {
+    const row = this.rows[Math.floor((y - AXIS + this.scroll.scrollTop) / this.row)];
+    if (!row || y < AXIS || !this.pixelsPerS) return null;
+    const { lane, name } = row;
+    if (x < this.labels) return [name, stateInWords(lane.state, this.nowS)];
+    const seconds = this.left + (x - this.labels) / this.pixelsPerS;
+    const slack = 3 / this.pixelsPerS;
+    const { bars } = lane;
+    for (let age = bars.length - 1; age >= 0; age -= 1) {
+      const i = bars.index(age);
+      if (bars.from[i] - slack <= seconds && seconds <= bars.until[i] + slack) {
+        const [kind, took] = [KINDS[bars.kind[i]], time(bars.until[i] - bars.from[i])];
+        const items = bars.items[i] === 0 ? "" : `items ${count(bars.first[i])}..${count(bars.first[i] + bars.items[i])}`;
+        return [`${name}: ${KIND_NAMES[kind]}`, items, `${took}, until ${bars.until[i].toFixed(3)} s`];
+      }
+    }
+    const quarantine = lane.quarantines.findLast((it) => it.from <= seconds && seconds <= (it.end ?? Infinity));
+    if (quarantine) {
+      const end = quarantine.end === null ? "still lasting" : `until ${quarantine.end.toFixed(2)} s`;
+      return [`${name}: ${quarantine.retired ? "retired" : "quarantined"}`, `from ${quarantine.from.toFixed(2)} s`, end];
+    }
+    const chunk = lane.inHand[0];
+    if (chunk && seconds >= chunk.since_s && seconds <= this.nowS) {
+      const items = `items ${count(chunk.first)}..${count(chunk.first + chunk.items)}`;
+      return [`${name}: ${KIND_NAMES[chunk.kind]}, in hand`, items, `since ${chunk.since_s.toFixed(3)} s`];
+    }
+    const place = this.run.history?.place(lane.number, Math.floor(seconds / BUCKET_S)) ?? -1;
+    if (place >= 0 && this.run.history.busy[place] > 0 && seconds < bars.since()) {
+      return [name, `busy ${percent(Math.min(1, this.run.history.busy[place] / BUCKET_S), 0)} of the time`];
+    }
+    return null;
+  }
+
+  showTooltip(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    const lines = this.run ? this.at(x, y) : null;
+    this.tooltip.hidden = lines === null;
+    if (lines === null) return;
+    reuse(this.tooltip, lines.filter((line) => line !== ""), () => make("div"), (element, line) => setText(element, line));
+    const width = this.tooltip.offsetWidth;
+    this.tooltip.style.left = `${Math.max(4, Math.min(x + 14, this.width - width - 4))}px`;
+    this.tooltip.style.top = `${y + 14}px`;
+  }
+}
+
+function stripes(context, size, width, isMirrored = false) {
+  context.lineWidth = width;
+  context.beginPath();
+  for (const shift of [-size, 0, size]) {
+    const [from, to] = isMirrored ? [shift, shift + size] : [shift + size, shift];
+    context.moveTo(from, 0);
+    context.lineTo(to, size);
+  }
+  context.stroke();
+}
+
+function clock(seconds) {
+  const whole = Math.floor(seconds);
+  const two = (number) => String(number).padStart(2, "0");
+  const [hours, minutes] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60];
+  return hours > 0 ? `${hours}:${two(minutes)}:${two(whole % 60)}` : `${minutes}:${two(whole % 60)}`;
+}
+
+/** A text that fits a width. Ids of devices differ at their ends. */
+function fitted(context, text, width) {
+  if (context.measureText(text).width <= width) return text;
+  let cut = text;
+  while (cut.length > 1 && context.measureText(`…${cut}`).width > width) cut = cut.slice(Math.max(1, Math.ceil(cut.length / 12)));
+  return `…${cut}`;
+}
+
+/** A disc for a healthy lane, a triangle for a quarantined one, a cross for a retired one. */
+function drawState(context, state, x, y, colours) {
+  context.beginPath();
+  if (state === "healthy") {
+    context.fillStyle = colours.ok;
+    context.arc(x, y, 3.5, 0, 7);
+    context.fill();
+  } else if (state === "quarantined") {
+    context.fillStyle = colours.warn;
+    context.moveTo(x, y - 5);
+    context.lineTo(x + 5, y + 4);
+    context.lineTo(x - 5, y + 4);
+    context.fill();
+  } else {
+    context.strokeStyle = colours.bad;
+    context.lineWidth = 2.5;
+    context.moveTo(x - 4, y - 4);
+    context.lineTo(x + 4, y + 4);
+    context.moveTo(x + 4, y - 4);
+    context.lineTo(x - 4, y + 4);
+    context.stroke();
+  }
+}
+
+/** The mark of a kind of bar: also in the legend. */
+function drawMark(context, kind, x, top, height, colours) {
+  context.globalAlpha = 1;
+  context.beginPath();
+  if (kind === "failure") {
+    // A cross on a ground of its own, at the end of the bar that failed.
+    context.fillStyle = colours.failure;
+    context.fillRect(x - 7, top - 1, 14, height + 2);
+    context.strokeStyle = colours["on-bar"];
+    context.lineWidth = 2;
+    const y = top + height / 2;
+    context.moveTo(x - 4, y - 4);
+    context.lineTo(x + 4, y + 4);
+    context.moveTo(x + 4, y - 4);
+    context.lineTo(x - 4, y + 4);
+    context.stroke();
+  } else if (kind === "canary") {
+    context.fillStyle = colours.canary;
+    context.arc(x, top + height / 2, 3, 0, 7);
+    context.fill();
+  } else if (kind === "speculative" || kind === "steal") {
+    // Pointing down for a copy of another lane's chunk, and to the right for what was taken over.
+    context.fillStyle = colours[kind];
+    if (kind === "speculative") {
+      context.moveTo(x - 1, top - 3);
+      context.lineTo(x + 8, top - 3);
+      context.lineTo(x + 3.5, top + 3);
+    } else {
+      context.moveTo(x, top - 4);
+      context.lineTo(x + 7, top);
+      context.lineTo(x, top + 4);
+    }
+    context.fill();
+  }
+}
+
+function stateInWords(state, now) {
+  if (state.is === "quarantined") {
+    return state.until_s > now ? `quarantined, tried again in ${time(state.until_s - now)}` : "quarantined, about to be tried again";
+  }
+  return state.is === "retired" ? "retired: no more work in this run" : "healthy";
+}
