@@ -139,7 +139,7 @@
 //!
 //! # Cargo features
 //!
-//! All features but `view` and `serve` are on by default. `default-features = false` leaves the scheduler, with the processor as the only device.
+//! All features but `otlp`, `serve` and `view` are on by default. `default-features = false` leaves the scheduler, with the processor as the only device.
 //!
 //! | feature | what it adds |
 //! | --- | --- |
@@ -148,6 +148,7 @@
 //! | `wgpu` | GPUs through Vulkan, Metal, Direct3D 12 or OpenGL; [`Device::from_wgpu`] |
 //! | `mesh` | [`mesh`]: meshes of devices, and collectives between them |
 //! | `merkle` | [`merkle`]: Merkle trees over a pool |
+//! | `otlp` | `view::otlp`: runs and chunks as OpenTelemetry's spans, to a collector |
 //! | `view` | [`view`]: what every device does, as a value that is kept up to date, and for `evener top` |
 //! | `serve` | [`view::Serve`]: the same as a web page and as metrics for Prometheus |
 //! | `zk` | [`zk`]: Groth16 proofs over BN254, multi-scalar multiplications and transforms |

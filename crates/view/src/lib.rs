@@ -7,6 +7,8 @@
 //!    │ snapshot at first, then what has changed since
 //!    ├── views in this process: a web page, metrics, `--view`
 //!    └── socket::Server ── socket::Programs: views in another process, as `evener top`
+//!  otlp ── runs and chunks as OpenTelemetry's spans (feature `otlp`)
+//!  report ── a run that has ended, as one HTML file
 //!  hardware ── utilization, memory, temperature and power of this machine's devices
 //! ```
 //!
@@ -73,6 +75,9 @@
 
 pub mod hardware;
 mod live;
+#[cfg(feature = "otlp")]
+pub mod otlp;
+pub mod report;
 #[cfg(unix)]
 pub mod socket;
 pub mod state;
