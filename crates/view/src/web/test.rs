@@ -625,7 +625,7 @@ fn a_run_goes_on_while_its_server_is_attacked() {
             (0..2_000).fold(item, |hash, step| hash.rotate_left(7) ^ step)
         });
         let results = pool.map(&work, &items).unwrap();
-        assert_eq!(results.len(), items.len());
+        assert_eq!(results.results().len(), items.len());
         let bearer = format!("Authorization: Bearer {SECRET}\r\n");
         let answer = get(address, "/metrics", &bearer);
         stop.store(true, std::sync::atomic::Ordering::SeqCst);
