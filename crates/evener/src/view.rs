@@ -9,8 +9,8 @@
 //! let pool = Pool::new([Device::cpu()])?;
 //! let server = pool.serve("127.0.0.1:0".parse()?)?; // "127.0.0.1:9200" for a fixed port
 //! println!("open {}", server.url());
-//! let squares = pool.map(&Closure::new("square", |&number: &u64| number * number), &[1, 2, 3])?;
-//! assert_eq!(squares, [1, 4, 9]);
+//! let run = pool.map(&Closure::new("square", |&number: &u64| number * number), &[1, 2, 3])?;
+//! assert_eq!(run.results(), [1, 4, 9]);
 //! drop(server); // ends it
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

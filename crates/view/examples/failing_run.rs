@@ -5,6 +5,7 @@
 //! ```
 //!
 //! It waits until a page is open, runs for some seconds, prints the run's report as JSON, and ends with its standard input.
+#![allow(clippy::print_stdout)]
 
 use std::{error::Error, io::Read, net::SocketAddr, sync::Arc, thread, time::Duration};
 

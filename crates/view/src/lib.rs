@@ -33,7 +33,7 @@
 //! 3. `new_runs` replace or add runs by `summary.id`. `runs` replace the summary, and for each device by index its `totals`;
 //!    `throughput` and `bars` are appended, and cut at the front to [`HISTORY`](state::HISTORY) and the run's `max_bars`.
 //! 4. Runs that are not in `shown`, and past runs that are not in `kept_past`, are removed. `log` is appended, and cut at the
-//!    front to [`MAX_LOG`](state::MAX_LOG).
+//!    front to [`MAX_LOG`](state::MAX_LOG). `totals` replace those of the same task.
 //!
 //! ```
 //! use std::time::Duration;
@@ -55,6 +55,8 @@
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! **Over HTTP.** The module `web`, with the Cargo feature of the same name, serves the page, its updates and the metrics.
 //!
 //! **Other programs.** [`socket::Programs::of_user`] and, once a second, [`refresh`](socket::Programs::refresh) give a
 //! [`Connection`](socket::Connection) to each program of the user that was asked to be found: by `EVENER_VIEW=1`

@@ -218,7 +218,7 @@ async fn accept(listener: &TcpListener, answers: &Arc<Answers>, open: &Arc<Conne
     let (mut since, mut accepted) = (Instant::now(), 0);
     loop {
         match listener.accept().await {
-            Ok((stream, peer)) => begin(stream, peer.ip(), answers, open),
+            Ok((stream, peer)) => begin(stream, peer.ip().to_canonical(), answers, open),
             Err(error) => {
                 // For example because the process has too many open files.
                 tracing::debug!(%error, "a connection was not accepted");
