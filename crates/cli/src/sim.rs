@@ -138,6 +138,9 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     let scenario = Scenario::from_toml(&text).map_err(|why| UsageError(format!("{name}: {why}")))?;
     let (items, strategy) = (format_count(scenario.items), Strategy::from(arguments.strategy));
     tracing::info!("{items} items, strategy {strategy}, virtual devices: {}", scenario.devices.len());
+    if arguments.views.view && arguments.real_time.is_none() {
+        tracing::warn!("--view shows simulations with --real-time only: others are over at once");
+    }
     let views = Views::begin(&arguments.views, verbosity)?;
     let simulation = match arguments.real_time {
         None => simulate(&scenario, strategy, Settings::default()),

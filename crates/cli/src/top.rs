@@ -28,6 +28,8 @@ use crate::{
 /// share, what it has in hand, its retries and rescues, and its throughput. F1 lists the keys.
 ///
 /// If standard output is not a terminal, prints what there is now.
+///
+/// With -q, prints the process ids of the programs, one per line.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct Arguments {
@@ -71,7 +73,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 /// Runs the command.
-pub(crate) fn run(arguments: Arguments, _verbosity: Verbosity) -> Result<()> {
+pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     let found = Machines::find(Inventory::discover(), &arguments.hosts, &[], LateNodes::Refused)?;
     let absent: Vec<LeftOut> = found.missing.iter().chain(found.unused()).map(left_out).collect();
     let hardware = Hardware::of(found.inventory);
@@ -81,6 +83,11 @@ pub(crate) fn run(arguments: Arguments, _verbosity: Verbosity) -> Result<()> {
     let is_dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
     if arguments.json {
         return write_json(&top::look_once(&hardware, absent));
+    }
+    if verbosity.is_quiet() {
+        let scene = top::look_once(&hardware, absent);
+        let pids: String = scene.programs.iter().map(|program| format!("{}\n", program.pid)).collect();
+        return Ok(write_out(&pids)?);
     }
     if arguments.once || !stdout.is_terminal() || is_dumb {
         let width = top::terminal_width().filter(|_| stdout.is_terminal()).unwrap_or(WIDTH);

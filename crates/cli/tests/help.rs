@@ -96,6 +96,7 @@ fn the_help_of_a_command_says_what_quiet_prints() {
         &["report"],
         &["serve"],
         &["sim"],
+        &["top"],
         &["verify"],
     ] {
         let output = run(&[&["help"], arguments].concat());
