@@ -148,7 +148,7 @@ function showReasons(id, reasons) {
 }
 
 const SVG = "http://www.w3.org/2000/svg";
-const COUNT_COLUMNS = ["Items", "In hand", "Chunks", "Busy", "Retries", "Rescues", "Dropped"];
+const COUNT_COLUMNS = ["Items", "In hand", "Chunks", "Busy", "Dropped", "Retries", "Rescues"];
 
 function makeDeviceRow() {
   const cell = (className, ...children) => make("td", { className, attributes: { role: "cell" } }, ...children);
@@ -190,8 +190,8 @@ function updateDeviceRow(row, { id, totals, throughput }, all, most, run, now) {
   drawSparkline(flow.firstChild.firstChild, throughput);
   setText(flow.firstChild.lastChild, rate(run.isActive ? throughput.at(-1) ?? null : totals.items_per_second));
   const busy = run.summary.elapsed_s > 0 ? Math.min(1, totals.busy_s / run.summary.elapsed_s) : 0;
-  const texts = [count(totals.items), count(totals.in_hand), count(totals.chunks), percent(busy, 0), count(totals.retries),
-    count(rescuesOf(totals)), count(totals.dropped)];
+  const texts = [count(totals.items), count(totals.in_hand), count(totals.chunks), percent(busy, 0), count(totals.dropped),
+    count(totals.retries), count(rescuesOf(totals))];
   counts.forEach((cell, i) => setText(cell, texts[i]));
 }
 

@@ -11,6 +11,9 @@ const ANNOUNCE_EVERY_MS = 4_000;
 /** Shortest time that a run is shown before a newer one is followed: there may be thousands a second. */
 const FOLLOW_EVERY_MS = 1_000;
 
+/** Devices from which on there is a filter. */
+const FILTERED_FROM = 6;
+
 const programs = new Programs();
 const chart = new LanesChart({
   canvas: byId("lanes"), scroll: byId("lanes-scroll"), spacer: byId("lanes-spacer"), tooltip: byId("tooltip"),
@@ -145,6 +148,7 @@ function show() {
   const program = programs.byPid.get(run.pid);
   showSummary(run, program);
   const devices = filtered(run.devices, { text: byId("filter").value, onlyTrouble: byId("trouble").checked });
+  byId("filters").hidden = run.devices.length < FILTERED_FROM && byId("filter").value === "" && !byId("trouble").checked;
   const isFiltered = devices.length !== run.devices.length;
   setText(byId("filtered"), isFiltered ? `${count(devices.length)} of ${plural(run.devices.length, "device")}` : "");
   const rows = devices.flatMap(({ id, lanes }) =>
@@ -184,7 +188,7 @@ function setTheme(theme) {
   setAttribute(document.documentElement, "data-theme", theme === "auto" ? null : theme);
   setText(byId("theme"), `Theme: ${theme}`);
   chart.readColours();
-  showLegend();
+  showLegend(chart.colours);
 }
 
 /** The theme is kept where the browser lets the page keep it. */
@@ -195,16 +199,6 @@ function keptTheme(theme) {
   } catch {
     return null;
   }
-}
-
-function showLegend() {
-  const scale = Math.min(devicePixelRatio || 1, 2);
-  const entries = [...KINDS.map((kind) => [kind, KIND_NAMES[kind]]), ["quarantine", "quarantined"], ["retired", "retired"]];
-  byId("legend").replaceChildren(...entries.map(([kind, name]) => {
-    const canvas = make("canvas", { attributes: { width: 26 * scale, height: 22 * scale, "aria-hidden": "true" } });
-    chart.drawSample(canvas.getContext("2d"), kind, scale);
-    return make("li", {}, canvas, make("span", { text: name }));
-  }));
 }
 
 // ---- start ----------------------------------------------------------------------------------------------------------
