@@ -24,6 +24,7 @@ mod table;
 mod topics;
 mod verbosity;
 mod verify;
+mod views;
 mod worker;
 
 use std::{
@@ -123,6 +124,21 @@ enum Command {
     Environment,
 }
 
+impl Command {
+    /// Whether it runs something on devices, which views in other processes can show.
+    fn runs_something(&self) -> bool {
+        matches!(
+            self,
+            Command::Bench(_)
+                | Command::Demo(_)
+                | Command::Devices(_)
+                | Command::Merkle(_)
+                | Command::Prove(_)
+                | Command::Sim(_)
+        )
+    }
+}
+
 /// The help template of a topic: its text, without usage and options.
 const TOPIC: &str = "{about-with-newline}";
 
@@ -158,6 +174,11 @@ fn main() -> ExitCode {
     color.set();
     verbosity.init_logging();
     return_file_size_errors();
+    // Held to the end, so that views in other processes find this one.
+    let _socket = match command.runs_something().then(views::open_socket).transpose() {
+        Ok(socket) => socket,
+        Err(error) => return fail(&error),
+    };
     let result = match command {
         Command::Bench(arguments) => bench::run(arguments, verbosity),
         Command::Worker(arguments) => return worker::run(&arguments),
@@ -178,11 +199,14 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            write_stderr(&format!("error: {error:#}\n"));
-            ExitCode::from(exit_code(&error))
-        }
+        Err(error) => fail(&error),
     }
+}
+
+/// Prints why the command failed.
+fn fail(error: &anyhow::Error) -> ExitCode {
+    write_stderr(&format!("error: {error:#}\n"));
+    ExitCode::from(exit_code(error))
 }
 
 /// Prints clap's error message, or the help that the command line requests.

@@ -18,6 +18,7 @@ use crate::{
     options::{StrategyArg, check_outputs, log_run},
     output::{format_count, write_json, write_out, write_trace},
     verbosity::Verbosity,
+    views::{ViewOptions, Views},
 };
 
 /// Simulate a run on virtual devices
@@ -45,6 +46,9 @@ pub(crate) struct Arguments {
     /// Write a trace to this file, for `evener report`, ui.perfetto.dev or chrome://tracing
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+
+    #[command(flatten)]
+    views: ViewOptions,
 }
 
 const SCENARIO: &str = "\
@@ -101,13 +105,16 @@ struct Simulated<'a> {
 
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
-    check_outputs([arguments.scenario.as_path()], [arguments.trace.as_deref()])?;
+    let outputs = arguments.views.outputs().chain([arguments.trace.as_deref()]);
+    check_outputs([arguments.scenario.as_path()], outputs)?;
     let name = display_input(&arguments.scenario);
     let text = read_text(&arguments.scenario)?;
     let scenario = Scenario::from_toml(&text).map_err(|why| UsageError(format!("{name}: {why}")))?;
     let (items, strategy) = (format_count(scenario.items), Strategy::from(arguments.strategy));
     tracing::info!("{items} items, strategy {strategy}, virtual devices: {}", scenario.devices.len());
+    let views = Views::begin(&arguments.views, verbosity)?;
     let simulation = simulate(&scenario, strategy, Settings::default());
+    let viewed = views.finish(Some((&simulation.report, &simulation.trace)));
     log_run(&simulation.report);
     if arguments.json {
         write_json(&Simulated { about: &scenario.about, report: &simulation.report })?;
@@ -124,6 +131,7 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     if let Some(trace) = &arguments.trace {
         write_trace(trace, &simulation.trace)?;
     }
+    viewed?;
     match simulation.outcome {
         Outcome::Complete => Ok(()),
         Outcome::TaskFailed(items) => bail!("the task failed on items {}..{}", items.start, items.end),

@@ -74,5 +74,7 @@ mod live;
 #[cfg(unix)]
 pub mod socket;
 pub mod state;
+#[cfg(feature = "web")]
+pub mod web;
 
 pub use self::live::Live;

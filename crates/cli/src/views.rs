@@ -1,0 +1,79 @@
+//! Live views of a run: the options of every command that runs something, and the views while they last.
+
+use std::path::Path;
+
+use anyhow::Result;
+use clap::Args;
+use evener_schedule::{Report, Trace};
+
+use crate::verbosity::Verbosity;
+
+/// The options for views, which every command has that runs something.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ViewOptions {
+    /// Show in the terminal what each device does, while it runs
+    #[arg(long)]
+    pub(crate) view: bool,
+}
+
+impl ViewOptions {
+    /// The files that views write, for [`check_outputs`](crate::options::check_outputs).
+    pub(crate) fn outputs(&self) -> impl Iterator<Item = Option<&Path>> {
+        std::iter::empty()
+    }
+
+    /// Whether a view needs the run's trace at its end.
+    pub(crate) fn needs_trace(&self) -> bool {
+        false
+    }
+}
+
+/// The views of a command, which end when this is dropped.
+#[derive(Debug)]
+#[must_use = "views last as long as this value"]
+pub(crate) struct Views {
+    shows_progress: bool,
+}
+
+impl Views {
+    /// Begins the views that the options ask for. Call it before the run.
+    pub(crate) fn begin(_options: &ViewOptions, _verbosity: Verbosity) -> Result<Views> {
+        Ok(Views { shows_progress: false })
+    }
+
+    /// Whether a view shows the progress, so that the command shows no progress bar.
+    pub(crate) fn show_progress(&self) -> bool {
+        self.shows_progress
+    }
+
+    /// Ends the live views, and writes what the options ask for about a run that has ended. Call it after the run and before
+    /// its report is printed. `run` is `None` if the command has no report, or no device took part.
+    pub(crate) fn finish(self, _run: Option<(&Report, &Trace)>) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The socket through which `evener top` and `evener serve` find this program, while this lives.
+#[cfg(unix)]
+pub(crate) type Socket = evener_view::socket::Server;
+
+/// Opens the socket if `EVENER_VIEW` asks for it. A socket that cannot be opened is no reason not to run.
+#[cfg(unix)]
+pub(crate) fn open_socket() -> Result<Option<Socket>> {
+    use evener_view::socket::{SocketError, open_if_asked};
+
+    match open_if_asked() {
+        Err(error @ SocketError::Variable(_)) => Err(crate::UsageError(error.to_string()).into()),
+        Err(error) => {
+            tracing::warn!("`evener top` will not find this program: {error}");
+            Ok(None)
+        }
+        Ok(server) => Ok(server),
+    }
+}
+
+/// Programs are found through Unix sockets.
+#[cfg(not(unix))]
+pub(crate) fn open_socket() -> Result<Option<()>> {
+    Ok(None)
+}
