@@ -6,7 +6,16 @@ use sha2::{Digest, Sha256};
 
 const MARKUP: &str = include_str!("page/index.html");
 const STYLE: &str = include_str!("page/style.css");
-const SCRIPT: &str = include_str!("page/script.js");
+/// One script of several files, each of which uses only those before it.
+const SCRIPT: &str = concat!(
+    include_str!("page/format.js"),
+    include_str!("page/model.js"),
+    include_str!("page/marks.js"),
+    include_str!("page/chart.js"),
+    include_str!("page/run.js"),
+    include_str!("page/lists.js"),
+    include_str!("page/script.js"),
+);
 
 /// Where the style and the script come into the markup.
 const STYLE_LINK: &str = r#"<link rel="stylesheet" href="style.css">"#;
@@ -61,6 +70,8 @@ mod test {
         let html = std::str::from_utf8(&page.html).unwrap();
         assert!(html.contains(STYLE) && html.contains(SCRIPT), "the links to style and script have changed");
         let markup = html.replace(STYLE, "").replace(SCRIPT, "");
+        // The icon is in the page as well.
+        let markup = markup.replace("<link rel=\"icon\" href=\"data:image/svg+xml,", "");
         for loading in [" src=", "<link", "@import", "style=\"", "onclick="] {
             assert!(!markup.contains(loading), "{loading}");
         }
