@@ -4,9 +4,9 @@
 const SIZES = { few: { row: 36, bar: 24 }, many: { row: 26, bar: 16 } };
 const FEW = 8;
 const AXIS = 24;
-/** Time between two frames: more would only cost power. */
-const FRAME_MS = 30;
-const REDUCED_MOTION_FRAME_MS = 1000;
+/** Time between two moves: more would only cost power. */
+const MOVE_MS = 30;
+const REDUCED_MOTION_MS = 1000;
 /** Part of the chart's width that is behind now, where a quarantine's end and waiting chunks are. */
 const AHEAD = 0.08;
 
@@ -21,9 +21,9 @@ class LanesChart {
     this.pausedAt = null;
     this.clock = null;
     this.isDirty = true;
-    this.lastFrame = 0;
-    /** Frames that were drawn: read by the tests. */
-    canvas.frames = 0;
+    this.lastMove = 0;
+    /** How often the chart was drawn, and how often it moved: read by the tests. */
+    canvas.frames = canvas.moves = 0;
     this.reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
     new ResizeObserver(() => this.resize()).observe(scroll);
     scroll.addEventListener("scroll", () => (this.isDirty = true), { passive: true });
@@ -80,6 +80,7 @@ class LanesChart {
     }
     Object.assign(this, { width, viewHeight: height, scale });
     this.labels = Math.min(170, Math.max(84, width * 0.16));
+    this.movedFor = null;
     this.isDirty = true;
   }
 
@@ -103,6 +104,12 @@ class LanesChart {
     this.isDirty = true;
   }
 
+  setWindow(seconds) {
+    this.windowS = seconds;
+    this.movedFor = null;
+    this.isDirty = true;
+  }
+
   /** Moves the paused chart through time. */
   pan(parts) {
     if (this.pausedAt === null || !this.run) return;
@@ -115,18 +122,26 @@ class LanesChart {
   frame(at) {
     if (!this.run || !this.width) return;
     const moves = this.run.isActive && this.pausedAt === null;
-    const pause = this.reducedMotion.matches ? REDUCED_MOTION_FRAME_MS : FRAME_MS;
-    if (!(moves && at - this.lastFrame >= pause - 2) && !this.isDirty) return;
+    const pause = this.reducedMotion.matches ? REDUCED_MOTION_MS : MOVE_MS;
+    const mustMove = moves ? at - this.lastMove >= pause - 2 : this.isDirty;
+    if (!mustMove && !this.isDirty) return;
     this.isDirty = false;
-    this.lastFrame = at;
     this.canvas.frames += 1;
+    if (mustMove || this.movedFor !== this.run.key) this.move(at);
+    this.draw();
+  }
+
+  /** Moves the chart to the present time. */
+  move(at) {
+    this.lastMove = at;
+    this.movedFor = this.run.key;
+    this.canvas.moves += 1;
     const now = this.pausedAt ?? this.now(performance.now());
     const hasGap = this.run.isActive && this.pausedAt === null;
     const span = Math.min(this.windowS, Math.max(now, this.run.isActive ? this.windowS : 0.001));
     const left = Math.max(0, now - span);
     const plot = (this.width - this.labels) * (hasGap ? 1 - AHEAD : 1) - 1;
     Object.assign(this, { left, nowS: now, pixelsPerS: plot / span, clipAt: this.pausedAt === null ? Infinity : now });
-    this.draw();
   }
 
   x(seconds) {

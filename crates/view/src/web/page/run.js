@@ -3,7 +3,7 @@
 /** Rows of the table of devices, and of the lanes in words. */
 const DEVICES_A_PAGE = 20;
 const MAX_LANES_IN_WORDS = 40;
-const MAX_REASONS = 50;
+const MAX_REASONS = 20;
 
 /** How a run stands: the tone of its chip, its name, and the state of its bars. */
 function standing(run, isGone) {

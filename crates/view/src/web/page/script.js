@@ -226,8 +226,7 @@ byId("lanes-scroll").addEventListener("keydown", (event) => {
 });
 for (const input of document.getElementsByName("window")) {
   input.addEventListener("change", () => {
-    chart.windowS = Number(input.value);
-    chart.isDirty = true;
+    chart.setWindow(Number(input.value));
   });
 }
 devicesTable.onTurn = show;
