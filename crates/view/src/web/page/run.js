@@ -131,7 +131,7 @@ class DevicesTable {
     byId("page-after").disabled = this.page === pages - 1;
     setText(byId("page-text"), `${first + 1}–${first + shown.length} of ${count(sorted.length)}`);
     const failed = shown.filter(({ totals }) => totals.last_error !== null);
-    showReasons("errors", failed.map(({ id, totals }) => ({ id, reason: totals.last_error })));
+    showReasons("errors", failed.map(({ id, totals }) => ({ id, reason: withoutName(id, totals.last_error) })));
     showReasons("left-out", run.leftOut);
   }
 }
@@ -200,7 +200,7 @@ function health({ state, quarantines, hangs }, run, now) {
   if (state.is === "retired") return { tone: "bad", words: "retired", more: "no more work in this run" };
   if (state.is === "quarantined") {
     const left = state.until_s - now;
-    return { tone: "warn", words: "quarantined", more: !run.isActive ? "" : left > 0 ? `${time(left)} left` : "being tried" };
+    return { tone: "warn", words: "quarantined", more: !run.isActive ? "" : left > 0 ? `${left.toFixed(1)} s left` : "being tried" };
   }
   const times = quarantines === 0 ? "" : quarantines === 1 ? "was out once" : `was out ${count(quarantines)} times`;
   return { tone: "ok", words: "healthy", more: hangs > 0 ? `${times}, hung` : times };
@@ -208,8 +208,8 @@ function health({ state, quarantines, hangs }, run, now) {
 
 function drawSparkline(svg, samples) {
   const most = Math.max(...samples, 1e-9);
-  // A run that has just begun fills a third of the width.
-  const step = 110 / (Math.max(samples.length, HISTORY / 3) - 1);
+  // A run that has just begun does not fill the width.
+  const step = 110 / (Math.max(samples.length, HISTORY / 8) - 1);
   const start = 110 - (samples.length - 1) * step;
   const line = samples.map((it, i) => `${(start + i * step).toFixed(1)} ${(25 - (it / most) * 24).toFixed(1)}`).join("L");
   const [area, stroke] = svg.children;
