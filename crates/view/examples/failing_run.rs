@@ -79,7 +79,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         thread::sleep(Duration::from_millis(1_500));
         // The canaries fail as well, so that the quarantine lasts long enough to be seen.
         let next = faults.operations() + 1;
-        (next..next + 6).for_each(|operation| faults.at(operation, Fault::Fail(InjectedError::Lost)));
+        (next..next + 5).for_each(|operation| faults.at(operation, Fault::Fail(InjectedError::Lost)));
     });
     let pool = Pool::builder().devices([failing, card("card:1"), slow]).keep_history_at(None).build()?;
     let items: Vec<u32> = (0..1_600_000).collect();

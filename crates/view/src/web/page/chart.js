@@ -7,6 +7,8 @@ const AXIS = 24;
 /** Time between two moves: more would only cost power. */
 const MOVE_MS = 30;
 const REDUCED_MOTION_MS = 1000;
+/** Spans of time that the chart can show, in seconds. */
+const WINDOWS_S = [5, 15, 60];
 /** Part of the chart's width that is behind now, where a quarantine's end and waiting chunks are. */
 const AHEAD = 0.08;
 
@@ -138,7 +140,9 @@ class LanesChart {
     this.canvas.moves += 1;
     const now = this.pausedAt ?? this.now(performance.now());
     const hasGap = this.run.isActive && this.pausedAt === null;
-    const span = Math.min(this.windowS, Math.max(now, this.run.isActive ? this.windowS : 0.001));
+    // A run that has just begun is shown in the shortest window that it fits in, and one that has ended as wide as it was.
+    const fitting = this.run.isActive ? WINDOWS_S.find((it) => now <= it * 0.96) ?? this.windowS : Math.max(now, 0.001);
+    const span = Math.min(this.windowS, fitting);
     const left = Math.max(0, now - span);
     const plot = (this.width - this.labels) * (hasGap ? 1 - AHEAD : 1) - 1;
     Object.assign(this, { left, nowS: now, pixelsPerS: plot / span, clipAt: this.pausedAt === null ? Infinity : now });
