@@ -18,6 +18,7 @@ mod output;
 mod progress;
 mod prove;
 mod report;
+mod serve;
 mod sim;
 mod size;
 mod table;
@@ -107,6 +108,7 @@ enum Command {
     Mesh(mesh::Arguments),
     Prove(Box<prove::Arguments>),
     Report(report::Arguments),
+    Serve(serve::Arguments),
     Sim(sim::Arguments),
     Verify(verify::Arguments),
     Completions(completions::Arguments),
@@ -154,6 +156,7 @@ Examples:
   evener prove --bench 2^16 make Groth16 proofs of a circuit on all devices
   evener sim FILE           simulate a run on virtual devices
   evener report TRACE       explain where the time of a run went
+  evener serve              show all runs in a browser, and serve metrics
   evener help devices       print the help of a command
 
 Topics:
@@ -189,6 +192,7 @@ fn main() -> ExitCode {
         Command::Mesh(arguments) => mesh::run(arguments, verbosity),
         Command::Prove(arguments) => prove::run(*arguments, verbosity),
         Command::Report(arguments) => report::run(arguments, verbosity),
+        Command::Serve(arguments) => serve::run(arguments, verbosity),
         Command::Sim(arguments) => sim::run(arguments, verbosity),
         Command::Verify(arguments) => verify::run(arguments, verbosity),
         Command::Completions(arguments) => completions::run(arguments, Cli::command()),
@@ -196,6 +200,7 @@ fn main() -> ExitCode {
         Command::ExitCodes => write_out(&(topics::exit_codes() + "\n")).map_err(Into::into),
         Command::Environment => write_out(&(topics::environment() + "\n")).map_err(Into::into),
     };
+    let result = result.and_then(|()| serve::wait_for_kept(verbosity));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,

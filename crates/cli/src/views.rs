@@ -6,7 +6,10 @@ use anyhow::Result;
 use clap::Args;
 use evener_schedule::{Report, Trace};
 
-use crate::verbosity::Verbosity;
+use crate::{
+    serve::{ServeOptions, Serving},
+    verbosity::Verbosity,
+};
 
 /// The options for views, which every command has that runs something.
 #[derive(Debug, Clone, Default, Args)]
@@ -14,6 +17,9 @@ pub(crate) struct ViewOptions {
     /// Show in the terminal what each device does, while it runs
     #[arg(long)]
     pub(crate) view: bool,
+
+    #[command(flatten)]
+    pub(crate) serve: ServeOptions,
 }
 
 impl ViewOptions {
@@ -33,12 +39,13 @@ impl ViewOptions {
 #[must_use = "views last as long as this value"]
 pub(crate) struct Views {
     shows_progress: bool,
+    serving: Option<Serving>,
 }
 
 impl Views {
     /// Begins the views that the options ask for. Call it before the run.
-    pub(crate) fn begin(_options: &ViewOptions, _verbosity: Verbosity) -> Result<Views> {
-        Ok(Views { shows_progress: false })
+    pub(crate) fn begin(options: &ViewOptions, verbosity: Verbosity) -> Result<Views> {
+        Ok(Views { shows_progress: false, serving: options.serve.begin(verbosity)? })
     }
 
     /// Whether a view shows the progress, so that the command shows no progress bar.
@@ -49,6 +56,9 @@ impl Views {
     /// Ends the live views, and writes what the options ask for about a run that has ended. Call it after the run and before
     /// its report is printed. `run` is `None` if the command has no report, or no device took part.
     pub(crate) fn finish(self, _run: Option<(&Report, &Trace)>) -> Result<()> {
+        if let Some(serving) = self.serving {
+            serving.finish();
+        }
         Ok(())
     }
 }

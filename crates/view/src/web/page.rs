@@ -19,11 +19,7 @@ const SCRIPT: &str = concat!(
 
 /// Where the style and the script come into the markup.
 const STYLE_LINK: &str = r#"<link rel="stylesheet" href="style.css">"#;
-const SCRIPT_LINKS: [&str; 3] = [
-    r#"<script src="script.js"></script>"#,
-    r#"<script src="script.js" defer></script>"#,
-    r#"<script type="module" src="script.js"></script>"#,
-];
+const SCRIPT_LINK: &str = r#"<script type="module" src="script.js"></script>"#;
 
 /// The page, and the policy that goes with it.
 #[derive(Debug)]
@@ -39,12 +35,11 @@ pub(super) const NO_CONTENT: &str =
 
 impl Page {
     pub(super) fn new() -> Page {
-        // The script is at the end, where all elements are there already.
-        let mut html = MARKUP.replacen(STYLE_LINK, &format!("<style>{STYLE}</style>"), 1);
-        for link in SCRIPT_LINKS {
-            let module = if link.contains("module") { " type=\"module\"" } else { "" };
-            html = html.replacen(link, &format!("<script{module}>{SCRIPT}</script>"), 1);
-        }
+        let html = MARKUP.replacen(STYLE_LINK, &format!("<style>{STYLE}</style>"), 1).replacen(
+            SCRIPT_LINK,
+            &format!("<script type=\"module\">{SCRIPT}</script>"),
+            1,
+        );
         let policy = format!(
             "default-src 'none'; script-src '{}'; style-src '{}'; img-src 'self' data:; connect-src 'self'; \
              base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
