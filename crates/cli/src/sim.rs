@@ -7,7 +7,8 @@ use clap::Args;
 use evener_schedule::{
     Report, Settings, Strategy,
     decide::Outcome,
-    sim::{Scenario, simulate},
+    events::RunEvents,
+    sim::{RealTime, Scenario, Simulation, simulate, simulate_followed},
 };
 
 use serde::Serialize;
@@ -47,9 +48,23 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 
+    /// Let the run take its time, so that views can follow it, SPEED times as fast as the clock [default SPEED: 1]
+    ///
+    /// Without this option, the run takes only as long as its decisions.
+    #[arg(long, value_name = "SPEED", num_args = 0..=1, default_missing_value = "1", value_parser = parse_speed)]
+    real_time: Option<f64>,
+
     #[command(flatten)]
     views: ViewOptions,
 }
+
+/// Parses a speed.
+fn parse_speed(text: &str) -> Result<f64, String> {
+    let speed = text.parse().ok().filter(|speed| SPEEDS.contains(speed));
+    speed.ok_or_else(|| format!("allowed is a number from {} to {}", SPEEDS.start(), SPEEDS.end()))
+}
+
+const SPEEDS: std::ops::RangeInclusive<f64> = 1e-6..=1e6;
 
 const SCENARIO: &str = "\
 Scenario:
@@ -59,6 +74,7 @@ Scenario:
                     \"clustered\" with the part of expensive items (0 to 1),
                     their factor (1 to 1e9) and where they are at (0 to 1)
   bytes_per_item    bytes to copy per item: 0 to 1e9
+  max_items         maximum items of a chunk: 1 or more
   seed              seed of the random numbers
   [[device]]        1 to 100,000 devices in all, each with:
   id                unique name, 1 to 100 bytes
@@ -90,6 +106,8 @@ Examples:
       simulate the same with an equal split
   evener sim scenarios/one-survives.toml --trace t.json && evener report t.json
       write a trace and explain it
+  EVENER_VIEW=1 evener sim scenarios/million-chunks.toml --real-time
+      play a run of two minutes, which `evener top` shows
 
 {SCENARIO}"
     )
@@ -103,6 +121,14 @@ struct Simulated<'a> {
     report: &'a Report,
 }
 
+/// Simulates a run in real time, for views.
+fn play(scenario: &Scenario, strategy: Strategy, speed: f64) -> Simulation {
+    let events = RunEvents::of_process(scenario.items);
+    let mut real_time = RealTime::new(speed);
+    let mut pace = |until| real_time.pass(until);
+    simulate_followed(scenario, strategy, Settings::default(), events, &mut pace)
+}
+
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     let outputs = arguments.views.outputs().chain([arguments.trace.as_deref()]);
@@ -113,7 +139,10 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     let (items, strategy) = (format_count(scenario.items), Strategy::from(arguments.strategy));
     tracing::info!("{items} items, strategy {strategy}, virtual devices: {}", scenario.devices.len());
     let views = Views::begin(&arguments.views, verbosity)?;
-    let simulation = simulate(&scenario, strategy, Settings::default());
+    let simulation = match arguments.real_time {
+        None => simulate(&scenario, strategy, Settings::default()),
+        Some(speed) => play(&scenario, strategy, speed),
+    };
     let viewed = views.finish(Some((&simulation.report, &simulation.trace)));
     log_run(&simulation.report);
     if arguments.json {
@@ -129,13 +158,14 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     }
     // The report comes first, so that it is not lost if the trace cannot be written.
     if let Some(trace) = &arguments.trace {
-        write_trace(trace, &simulation.trace)?;
+        write_trace(trace, &simulation.trace, Some(&simulation.report))?;
     }
     viewed?;
     match simulation.outcome {
         Outcome::Complete => Ok(()),
         Outcome::TaskFailed(items) => bail!("the task failed on items {}..{}", items.start, items.end),
-        Outcome::NoLaneLeft | Outcome::Stopped => {
+        Outcome::Stopped => bail!("the run was cancelled"),
+        Outcome::NoLaneLeft => {
             bail!("no device is left to do the remaining items: each failed, or did not respond for too long")
         }
     }

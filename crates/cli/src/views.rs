@@ -1,12 +1,15 @@
 //! Live views of a run: the options of every command that runs something, and the views while they last.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
+use evener_device::Inventory;
 use evener_schedule::{Report, Trace};
+use evener_view::report::{Html, Provenance};
 
 use crate::{
+    output::{display_path, write_file},
     serve::{ServeOptions, Serving},
     verbosity::Verbosity,
 };
@@ -20,17 +23,24 @@ pub(crate) struct ViewOptions {
 
     #[command(flatten)]
     pub(crate) serve: ServeOptions,
+
+    /// Write a report with pictures to this HTML file, to attach to a bug report or a paper
+    ///
+    /// The file has what each device did when, shares, sizes of chunks, prediction and result, efficiency, errors, the
+    /// machine, the versions and the command line. It loads nothing from elsewhere.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
 }
 
 impl ViewOptions {
     /// The files that views write, for [`check_outputs`](crate::options::check_outputs).
     pub(crate) fn outputs(&self) -> impl Iterator<Item = Option<&Path>> {
-        std::iter::empty()
+        std::iter::once(self.report.as_deref())
     }
 
     /// Whether a view needs the run's trace at its end.
     pub(crate) fn needs_trace(&self) -> bool {
-        false
+        self.report.is_some()
     }
 }
 
@@ -40,12 +50,14 @@ impl ViewOptions {
 pub(crate) struct Views {
     shows_progress: bool,
     serving: Option<Serving>,
+    report: Option<PathBuf>,
 }
 
 impl Views {
     /// Begins the views that the options ask for. Call it before the run.
     pub(crate) fn begin(options: &ViewOptions, verbosity: Verbosity) -> Result<Views> {
-        Ok(Views { shows_progress: false, serving: options.serve.begin(verbosity)? })
+        let serving = options.serve.begin(verbosity)?;
+        Ok(Views { shows_progress: false, serving, report: options.report.clone() })
     }
 
     /// Whether a view shows the progress, so that the command shows no progress bar.
@@ -55,12 +67,29 @@ impl Views {
 
     /// Ends the live views, and writes what the options ask for about a run that has ended. Call it after the run and before
     /// its report is printed. `run` is `None` if the command has no report, or no device took part.
-    pub(crate) fn finish(self, _run: Option<(&Report, &Trace)>) -> Result<()> {
+    pub(crate) fn finish(self, run: Option<(&Report, &Trace)>) -> Result<()> {
         if let Some(serving) = self.serving {
             serving.finish();
         }
-        Ok(())
+        match (self.report, run) {
+            (Some(path), Some((report, trace))) => write_report(&path, report, trace),
+            (Some(path), None) => {
+                let path = display_path(&path);
+                tracing::warn!(
+                    "{path}: not written, because no device took part, or the command has no one run"
+                );
+                Ok(())
+            }
+            (None, _) => Ok(()),
+        }
     }
+}
+
+/// Writes a run as an HTML file.
+fn write_report(path: &Path, report: &Report, trace: &Trace) -> Result<()> {
+    let provenance = Provenance::of_process().with_devices(&Inventory::discover());
+    let html = Html::of_run(report, trace).provenance(provenance);
+    write_file(path, html.to_string().as_bytes())
 }
 
 /// The socket through which `evener top` and `evener serve` find this program, while this lives.

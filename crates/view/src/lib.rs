@@ -7,6 +7,7 @@
 //!    │ snapshot at first, then what has changed since
 //!    ├── views in this process: a web page, metrics, `--view`
 //!    └── socket::Server ── socket::Programs: views in another process, as `evener top`
+//!  report ── a run that has ended, as one HTML file
 //!  hardware ── utilization, memory, temperature and power of this machine's devices
 //! ```
 //!
@@ -71,6 +72,7 @@
 
 pub mod hardware;
 mod live;
+pub mod report;
 #[cfg(unix)]
 pub mod socket;
 pub mod state;

@@ -169,7 +169,7 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     }
     progress.print(&text::checked(&check))?;
     // An error is returned at the end, so that the comparison is not lost.
-    let traced = write_trace(&trace, built.trace());
+    let traced = write_trace(&trace, built.trace(), Some(&report));
 
     let (mut comparison, mut comparison_left_out) = (None, None);
     if participants.devices.len() > 1 {

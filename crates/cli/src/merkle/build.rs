@@ -207,7 +207,7 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     };
     is_done(viewed);
     if let Some(path) = &run.trace {
-        is_done(write_trace(path, &result.trace));
+        is_done(write_trace(path, &result.trace, result.report.as_ref()));
     }
     let proofs_file = out
         .as_deref()

@@ -333,7 +333,7 @@ fn finish(
             let viewed = views.finish(batch.report().map(|report| (report, batch.trace())));
             failures.extend(viewed.err());
             if let Some(path) = &arguments.run.trace {
-                failures.extend(write_trace(path, batch.trace()).err());
+                failures.extend(write_trace(path, batch.trace(), batch.report()).err());
             }
         }
         Err(error) => {

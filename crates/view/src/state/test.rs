@@ -282,7 +282,7 @@ fn totals_agree_with_the_report_if_nothing_is_lost() {
         let [mut first, mut second] = [(); 2].map(|()| State::new(1, "sim".into()));
         let (mut events, mut steps) = (Vec::new(), 0);
         let middle = 20 + rng.below(60);
-        let mut pace = |_: Time| {
+        let mut pace = |until: Time| {
             steps += 1;
             if steps == middle {
                 late = Some(stream.attach());
@@ -293,6 +293,7 @@ fn totals_agree_with_the_report_if_nothing_is_lost() {
                 while late.read(64, &mut events) {}
                 events.drain(..).for_each(|event| second.fold(&event, 0.0));
             }
+            until
         };
         let of_run = RunEvents::to(stream, 5, 1, scenario.items);
         let simulation =

@@ -6,6 +6,8 @@ const SHOW_EVERY_MS = 250;
 const SILENT_MS = 6_000;
 /** Time after a new connection until programs that it does not tell of have gone. */
 const STALE_MS = 2_500;
+/** Time before everything is asked for again, so that a server which is always wrong is not asked all the time. */
+const ASK_AGAIN_MS = 300;
 /** Time between two announcements to a screen reader. */
 const ANNOUNCE_EVERY_MS = 4_000;
 /** Shortest time that a run is shown before a newer one is followed: there may be thousands a second. */
@@ -48,7 +50,7 @@ function connect() {
   on("snapshot", (snapshot) => programs.snapshot(snapshot));
   on("delta", (update) => {
     const lines = programs.delta(update);
-    if (lines === null) connect();
+    if (lines === null) askAgain();
     else lines.forEach(announceLine);
   });
   on("gone", ({ pid }) => programs.gone(pid));
@@ -56,6 +58,14 @@ function connect() {
   source.addEventListener("error", () => {
     if (source === connection.source) lose();
   });
+}
+
+/** The page has missed something: a new connection begins with everything. */
+function askAgain() {
+  connection.source.close();
+  connection.source = null;
+  clearTimeout(connection.timer);
+  connection.timer = setTimeout(connect, ASK_AGAIN_MS);
 }
 
 function setConnected() {
@@ -122,6 +132,8 @@ function choose(key) {
 function shownRun(at) {
   const current = chosen.key === null ? null : programs.run(chosen.key);
   if (current !== null && !chosen.isFollowing) return current;
+  // A chosen run that is no longer there cannot be shown.
+  if (chosen.key !== null && current === null) chosen.isFollowing = byId("follow").checked = true;
   const newest = programs.newest();
   const mayChange = current === null || at - chosen.since >= FOLLOW_EVERY_MS;
   if (newest !== null && newest !== current && mayChange) {
