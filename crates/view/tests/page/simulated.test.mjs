@@ -16,7 +16,7 @@ const seconds = Number(process.env.EVENER_TEST_PAGE_SECONDS ?? 8);
 
 test("a simulation of a thousand devices is drawn above 20 frames a second, in under 200 MB", { skip: !command && "no `evener` was built" }, async (t) => {
   const scenario = new URL("../../../../scenarios/million-chunks.toml", import.meta.url).pathname;
-  const program = spawn(command, ["sim", scenario, "--real-time", "--serve", "127.0.0.1:0"], { stdio: ["ignore", "ignore", "pipe"] });
+  const program = spawn(command, ["sim", scenario, "--real-time", "--serve", "127.0.0.1:0", "--keep-serving"], { stdio: ["ignore", "ignore", "pipe"] });
   t.after(() => program.kill());
   const url = await new Promise((resolve, reject) => {
     let said = "";
