@@ -77,13 +77,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (slow, slowness) = Faults::wrap(&card("card:2"));
     slowness.slow_down(2.5);
     thread::spawn(move || {
-        for after in [1_500, 3_000] {
-            thread::sleep(Duration::from_millis(after));
-            faults.at_next(Fault::Fail(InjectedError::Lost));
-        }
+        thread::sleep(Duration::from_millis(1_500));
+        // The canaries fail as well, so that the quarantine lasts long enough to be seen.
+        let next = faults.operations() + 1;
+        (next..next + 5).for_each(|operation| faults.at(operation, Fault::Fail(InjectedError::Lost)));
     });
     let pool = Pool::builder().devices([failing, card("card:1"), slow]).keep_history_at(None).build()?;
-    let items: Vec<u32> = (0..900_000).collect();
+    let items: Vec<u32> = (0..1_600_000).collect();
     let run = pool.job(&paced()).all_devices().map(&items)?;
     println!("REPORT {}", serde_json::to_string(run.report())?);
 

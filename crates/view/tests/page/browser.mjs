@@ -1,5 +1,6 @@
 // Chromium for the tests, and what they have in common.
 
+import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 
 /** The folder where npm has put the packages, and the browser: `scripts/view/page` sets both. */
@@ -30,7 +31,6 @@ export async function open(browser, url, options = {}) {
 
 /** Serious and critical findings of axe-core. The page's policy lets no script in, so it is evaluated by the debugger. */
 export async function findings(page) {
-  const { readFileSync } = await import("node:fs");
   await page.evaluate(readFileSync(axe, "utf8"));
   const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ["violations"] }));
   return violations.filter(({ impact }) => impact === "serious" || impact === "critical")
@@ -49,3 +49,14 @@ export async function until(page, what, condition, argument, seconds = 40) {
 }
 
 export const textOf = (page, id) => page.evaluate((it) => document.getElementById(it).textContent, id);
+
+/** The memory that the page's process has for itself, in bytes. */
+export async function privateMemory(browser) {
+  const session = await browser.newBrowserCDPSession();
+  const { processInfo } = await session.send("SystemInfo.getProcessInfo");
+  const sizes = processInfo.filter(({ type }) => type === "renderer").map(({ id }) => {
+    const lines = readFileSync(`/proc/${id}/smaps_rollup`, "utf8").matchAll(/^Private_\w+:\s+(\d+) kB/gm);
+    return [...lines].reduce((sum, [, kilobytes]) => sum + Number(kilobytes) * 1024, 0);
+  });
+  return Math.max(...sizes);
+}

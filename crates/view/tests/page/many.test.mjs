@@ -1,9 +1,8 @@
 // The page under load, for a long time, and without a connection: driven by generated events.
 
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
 import { after, before, test } from "node:test";
-import { findings, launch, open, textOf, until } from "./browser.mjs";
+import { findings, launch, open, privateMemory, textOf, until } from "./browser.mjs";
 import { GeneratedProgram, HARDWARE } from "./generated.mjs";
 import { serve } from "./served.mjs";
 
@@ -37,17 +36,6 @@ async function measured(page) {
   };
 }
 
-/** The memory that the page's process has for itself, in bytes. */
-async function privateMemory() {
-  const session = await browser.newBrowserCDPSession();
-  const { processInfo } = await session.send("SystemInfo.getProcessInfo");
-  const sizes = processInfo.filter(({ type }) => type === "renderer").map(({ id }) => {
-    const lines = readFileSync(`/proc/${id}/smaps_rollup`, "utf8").matchAll(/^Private_\w+:\s+(\d+) kB/gm);
-    return [...lines].reduce((sum, [, kilobytes]) => sum + Number(kilobytes) * 1024, 0);
-  });
-  return Math.max(...sizes);
-}
-
 test("a thousand devices and a million chunks are drawn above 20 frames a second, in under 200 MB", async (t) => {
   const program = new GeneratedProgram({ devices: 1000, chunkS: 0.01, runS: 600, failures: 0.0001, seed: 2 });
   const server = await serve(inRealTime(program));
@@ -62,7 +50,7 @@ test("a thousand devices and a million chunks are drawn above 20 frames a second
   }
   const [last, end] = await frames();
   const perSecond = ((last - first) * 1000) / (end - from);
-  const memory = await privateMemory();
+  const memory = await privateMemory(browser);
   const { elements } = await (await measured(page)).heapAfterCollection();
   t.diagnostic(`${perSecond.toFixed(1)} frames a second over ${((end - from) / 1000).toFixed(0)} s, ${(memory / 1e6).toFixed(0)} MB private, ` +
     `${elements} elements, ${program.chunksEnded} chunks`);

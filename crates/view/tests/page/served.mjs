@@ -5,7 +5,7 @@ import { createServer } from "node:http";
 
 const PAGE = new URL("../../src/web/page/", import.meta.url);
 /** The parts of the script, in their order: as `src/web/page.rs` has them. */
-export const SCRIPTS = ["format.js", "model.js", "chart.js", "run.js", "lists.js", "script.js"];
+export const SCRIPTS = ["format.js", "model.js", "marks.js", "chart.js", "run.js", "lists.js", "script.js"];
 
 const read = (name) => readFileSync(new URL(name, PAGE), "utf8");
 

@@ -4,17 +4,13 @@
 const SIZES = { few: { row: 36, bar: 24 }, many: { row: 26, bar: 16 } };
 const FEW = 8;
 const AXIS = 24;
-/** Time between two frames: more would only cost power. */
-const FRAME_MS = 30;
-const REDUCED_MOTION_FRAME_MS = 1000;
+/** Time between two moves: more would only cost power. */
+const MOVE_MS = 30;
+const REDUCED_MOTION_MS = 1000;
+/** Spans of time that the chart can show, in seconds. */
+const WINDOWS_S = [5, 15, 60];
 /** Part of the chart's width that is behind now, where a quarantine's end and waiting chunks are. */
 const AHEAD = 0.08;
-
-/** The names of the kinds, as the legend and the tooltip have them. */
-const KIND_NAMES = {
-  work: "chunk", speculative: "speculative copy", steal: "stolen items", canary: "canary",
-  dropped: "dropped", failure: "failure", preparation: "preparation",
-};
 
 class LanesChart {
   constructor({ canvas, scroll, spacer, tooltip }) {
@@ -27,9 +23,9 @@ class LanesChart {
     this.pausedAt = null;
     this.clock = null;
     this.isDirty = true;
-    this.lastFrame = 0;
-    /** Frames that were drawn: read by the tests. */
-    canvas.frames = 0;
+    this.lastMove = 0;
+    /** How often the chart was drawn, and how often it moved: read by the tests. */
+    canvas.frames = canvas.moves = 0;
     this.reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
     new ResizeObserver(() => this.resize()).observe(scroll);
     scroll.addEventListener("scroll", () => (this.isDirty = true), { passive: true });
@@ -69,37 +65,8 @@ class LanesChart {
     }));
     this.font = getComputedStyle(probe).fontFamily;
     probe.remove();
-    this.patterns = {
-      speculative: this.pattern(this.colours.speculative, 0.35, 6, (it) => stripes(it, 6, 2)),
-      steal: this.pattern(this.colours.steal, 0.35, 4, (it) => it.fillRect(0, 0, 4, 1.5)),
-      preparation: this.pattern(this.colours.preparation, 0.2, 4, (it) => it.fillRect(1, 1, 1.5, 1.5)),
-      dropped: this.pattern(this.colours.dropped, 0.15, 6, (it) => stripes(it, 6, 1, true)),
-      quarantine: this.pattern(this.colours.quarantine, 0.14, 8, (it) => stripes(it, 8, 1.4)),
-      retired: this.pattern(this.colours.bad, 0.1, 8, (it) => { stripes(it, 8, 1); stripes(it, 8, 1, true); }),
-    };
+    this.brush = new Brush(this.context, this.colours);
     this.isDirty = true;
-  }
-
-  /** A small tile: a light ground, and a texture that differs for each kind, so that it does not depend on colours. */
-  pattern(colour, ground, size, texture) {
-    const tile = make("canvas", { attributes: { width: 24, height: 24 } });
-    const context = tile.getContext("2d");
-    context.fillStyle = context.strokeStyle = colour;
-    context.globalAlpha = ground;
-    context.fillRect(0, 0, 24, 24);
-    context.globalAlpha = 0.9;
-    for (let x = 0; x < 24; x += size) {
-      for (let y = 0; y < 24; y += size) {
-        context.save();
-        context.beginPath();
-        context.rect(x, y, size, size);
-        context.clip();
-        context.translate(x, y);
-        texture(context);
-        context.restore();
-      }
-    }
-    return this.context.createPattern(tile, "repeat");
   }
 
   resize() {
@@ -115,6 +82,7 @@ class LanesChart {
     }
     Object.assign(this, { width, viewHeight: height, scale });
     this.labels = Math.min(170, Math.max(84, width * 0.16));
+    this.movedFor = null;
     this.isDirty = true;
   }
 
@@ -138,6 +106,12 @@ class LanesChart {
     this.isDirty = true;
   }
 
+  setWindow(seconds) {
+    this.windowS = seconds;
+    this.movedFor = null;
+    this.isDirty = true;
+  }
+
   /** Moves the paused chart through time. */
   pan(parts) {
     if (this.pausedAt === null || !this.run) return;
@@ -150,18 +124,28 @@ class LanesChart {
   frame(at) {
     if (!this.run || !this.width) return;
     const moves = this.run.isActive && this.pausedAt === null;
-    const pause = this.reducedMotion.matches ? REDUCED_MOTION_FRAME_MS : FRAME_MS;
-    if (!(moves && at - this.lastFrame >= pause - 2) && !this.isDirty) return;
+    const pause = this.reducedMotion.matches ? REDUCED_MOTION_MS : MOVE_MS;
+    const mustMove = moves ? at - this.lastMove >= pause - 2 : this.isDirty;
+    if (!mustMove && !this.isDirty) return;
     this.isDirty = false;
-    this.lastFrame = at;
     this.canvas.frames += 1;
+    if (mustMove || this.movedFor !== this.run.key) this.move(at);
+    this.draw();
+  }
+
+  /** Moves the chart to the present time. */
+  move(at) {
+    this.lastMove = at;
+    this.movedFor = this.run.key;
+    this.canvas.moves += 1;
     const now = this.pausedAt ?? this.now(performance.now());
     const hasGap = this.run.isActive && this.pausedAt === null;
-    const span = Math.min(this.windowS, Math.max(now, this.run.isActive ? this.windowS : 0.001));
+    // A run that has just begun is shown in the shortest window that it fits in, and one that has ended as wide as it was.
+    const fitting = this.run.isActive ? WINDOWS_S.find((it) => now <= it * 0.96) ?? this.windowS : Math.max(now, 0.001);
+    const span = Math.min(this.windowS, fitting);
     const left = Math.max(0, now - span);
     const plot = (this.width - this.labels) * (hasGap ? 1 - AHEAD : 1) - 1;
     Object.assign(this, { left, nowS: now, pixelsPerS: plot / span, clipAt: this.pausedAt === null ? Infinity : now });
-    this.draw();
   }
 
   x(seconds) {
@@ -193,7 +177,7 @@ class LanesChart {
   }
 
   ticks() {
-    const wanted = Math.max(2, (this.width - this.labels) / 90);
+    const wanted = Math.max(2, (this.width - this.labels) / 72);
     const span = (this.width - this.labels) / this.pixelsPerS;
     const step = [1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60]
       .find((it) => span / it <= wanted) ?? 60;
@@ -249,7 +233,7 @@ class LanesChart {
     const middle = top + this.row / 2;
     context.fillStyle = colours.panel;
     context.fillRect(0, top, this.labels, this.row - 1);
-    drawState(context, state, 13, middle, colours);
+    this.brush.state(state, 13, middle);
     context.font = `12px ${this.font}`;
     context.textBaseline = "middle";
     context.fillStyle = colours.text;
@@ -260,18 +244,14 @@ class LanesChart {
     const stop = Math.min(end ?? (this.run.isActive ? Math.max(this.nowS, Math.min(until, this.nowS + 1e6)) : this.nowS), this.clipAt);
     const [x, right] = [Math.max(this.labels, this.x(from)), Math.min(this.width, this.x(stop))];
     if (right <= x) return;
-    const { context, colours } = this;
-    context.fillStyle = retired ? this.patterns.retired : this.patterns.quarantine;
-    context.fillRect(x, top + 1, right - x, this.row - 3);
-    context.fillStyle = retired ? colours.bad : colours.quarantine;
-    context.fillRect(x, top + 1, right - x, 2);
-    context.fillRect(x, top + this.row - 4, right - x, 2);
-    if (end !== null) context.fillRect(right - 1, top + 1, 2, this.row - 3);
+    this.brush.span(retired, x, right - x, top + 1, this.row - 3);
+    // The end is a line of its own.
+    if (end !== null) this.context.fillRect(right - 1, top + 1, 2, this.row - 3);
   }
 
   labelQuarantine({ from, until, end, retired }, top) {
     const x = Math.max(this.labels, this.x(from)) + 12;
-    const right = Math.min(this.x(end ?? this.nowS), this.width);
+    const right = Math.min(this.x(end ?? (this.run.isActive ? Math.max(this.nowS, until) : this.nowS)), this.width);
     const { context, colours } = this;
     context.font = `600 11px ${this.font}`;
     const words = retired ? ["retired"]
@@ -307,9 +287,9 @@ class LanesChart {
         context.globalAlpha = 1;
       }
       const kinds = history.kinds[place];
-      if (kinds & (1 << SPECULATIVE)) this.mark("speculative", x + width / 2, top);
-      if (kinds & (1 << STEAL)) this.mark("steal", x + width / 2, top);
-      if (kinds & (1 << FAILURE)) this.mark("failure", x + width / 2, top);
+      if (kinds & (1 << SPECULATIVE)) this.brush.mark("speculative", x + width / 2, top, this.bar);
+      if (kinds & (1 << STEAL)) this.brush.mark("steal", x + width / 2, top, this.bar);
+      if (kinds & (1 << FAILURE)) this.brush.mark("failure", x + width / 2, top, this.bar);
     }
   }
 
@@ -327,7 +307,7 @@ class LanesChart {
       const kind = bars.kind[at];
       // Thousands of chunks in a pixel are one rectangle.
       if (kind === WORK && right < filledTo) continue;
-      this.drawBar(kind, x, right - x, top, 1);
+      this.brush.bar(kind, x, right - x, top, this.bar);
       if (kind === WORK) filledTo = Math.max(filledTo, Math.min(right, x + 0.5));
     }
   }
@@ -338,7 +318,7 @@ class LanesChart {
     const chunk = inHand[0];
     const x = Math.max(this.labels - 2, this.x(Math.max(chunk.since_s, lane.doneUntil)));
     const now = this.x(this.nowS);
-    if (now > x) this.drawBar(KIND_NUMBER.get(chunk.kind) ?? WORK, x, now - x, top, 0.55);
+    if (now > x) this.brush.bar(KIND_NUMBER.get(chunk.kind) ?? WORK, x, now - x, top, this.bar, 0.55);
     if (inHand.length > 1) {
       const { context, colours } = this;
       context.font = `11px ${this.font}`;
@@ -346,60 +326,6 @@ class LanesChart {
       context.textBaseline = "middle";
       context.fillText(`+${inHand.length - 1}`, now + 6, top + this.bar / 2);
     }
-  }
-
-  /** A bar. Its texture and its mark tell the kind as well as its colour does. */
-  drawBar(kind, x, width, top, alpha) {
-    const { context, colours } = this;
-    const name = KINDS[kind];
-    const gap = width > 3 ? 1 : 0;
-    const shown = Math.max(width - gap, kind === WORK ? Math.min(width, 0.5) : 1.5);
-    context.globalAlpha = alpha;
-    if (kind === WORK) {
-      context.fillStyle = colours.work;
-      context.fillRect(x, top, shown, this.bar);
-    } else if (kind === FAILURE) {
-      context.fillStyle = colours.failure;
-      context.fillRect(x, top, shown, this.bar);
-      this.mark(name, x + shown, top);
-    } else if (kind === CANARY) {
-      context.strokeStyle = colours.canary;
-      context.lineWidth = 2;
-      context.strokeRect(x + 1, top + 1, Math.max(1, shown - 2), this.bar - 2);
-      this.mark(name, x + shown / 2, top);
-    } else {
-      context.fillStyle = this.patterns[name];
-      context.fillRect(x, top, shown, this.bar);
-      context.strokeStyle = colours[name];
-      context.lineWidth = 1;
-      if (kind === DROPPED) context.setLineDash([3, 2]);
-      if (shown > 3) context.strokeRect(x + 0.5, top + 0.5, shown - 1, this.bar - 1);
-      context.setLineDash([]);
-      if (kind === SPECULATIVE || kind === STEAL) this.mark(name, x + 1, top);
-    }
-    context.globalAlpha = 1;
-  }
-
-  /** The mark of a kind, at the top edge of a bar, visible however narrow the bar is. */
-  mark(kind, x, top) {
-    drawMark(this.context, kind, x, top, this.bar, this.colours);
-  }
-
-  /** A bar of a kind, for the legend. */
-  drawSample(context, kind, scale) {
-    const { context: onScreen, bar } = this;
-    Object.assign(this, { context, bar: SIZES.many.bar });
-    context.setTransform(scale, 0, 0, scale, 0, 0);
-    if (kind === "quarantine" || kind === "retired") {
-      context.fillStyle = this.patterns[kind];
-      context.fillRect(0, 2, 26, 18);
-      context.fillStyle = this.colours[kind === "retired" ? "bad" : "quarantine"];
-      context.fillRect(0, 2, 26, 2);
-      context.fillRect(0, 18, 26, 2);
-    } else {
-      this.drawBar(KIND_NUMBER.get(kind), kind === "failure" ? -6 : 0, kind === "failure" ? 25 : 27, 3, 1);
-    }
-    Object.assign(this, { context: onScreen, bar });
   }
 
   /** What is under the pointer, in words. */
@@ -447,97 +373,4 @@ class LanesChart {
     this.tooltip.style.left = `${Math.max(4, Math.min(x + 14, this.width - width - 4))}px`;
     this.tooltip.style.top = `${y + 14}px`;
   }
-}
-
-function stripes(context, size, width, isMirrored = false) {
-  context.lineWidth = width;
-  context.beginPath();
-  for (const shift of [-size, 0, size]) {
-    const [from, to] = isMirrored ? [shift, shift + size] : [shift + size, shift];
-    context.moveTo(from, 0);
-    context.lineTo(to, size);
-  }
-  context.stroke();
-}
-
-function clock(seconds) {
-  const whole = Math.floor(seconds);
-  const two = (number) => String(number).padStart(2, "0");
-  const [hours, minutes] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60];
-  return hours > 0 ? `${hours}:${two(minutes)}:${two(whole % 60)}` : `${minutes}:${two(whole % 60)}`;
-}
-
-/** A text that fits a width. Ids of devices differ at their ends. */
-function fitted(context, text, width) {
-  if (context.measureText(text).width <= width) return text;
-  let cut = text;
-  while (cut.length > 1 && context.measureText(`…${cut}`).width > width) cut = cut.slice(Math.max(1, Math.ceil(cut.length / 12)));
-  return `…${cut}`;
-}
-
-/** A disc for a healthy lane, a triangle for a quarantined one, a cross for a retired one. */
-function drawState(context, state, x, y, colours) {
-  context.beginPath();
-  if (state === "healthy") {
-    context.fillStyle = colours.ok;
-    context.arc(x, y, 3.5, 0, 7);
-    context.fill();
-  } else if (state === "quarantined") {
-    context.fillStyle = colours.warn;
-    context.moveTo(x, y - 5);
-    context.lineTo(x + 5, y + 4);
-    context.lineTo(x - 5, y + 4);
-    context.fill();
-  } else {
-    context.strokeStyle = colours.bad;
-    context.lineWidth = 2.5;
-    context.moveTo(x - 4, y - 4);
-    context.lineTo(x + 4, y + 4);
-    context.moveTo(x + 4, y - 4);
-    context.lineTo(x - 4, y + 4);
-    context.stroke();
-  }
-}
-
-/** The mark of a kind of bar: also in the legend. */
-function drawMark(context, kind, x, top, height, colours) {
-  context.globalAlpha = 1;
-  context.beginPath();
-  if (kind === "failure") {
-    // A cross on a ground of its own, at the end of the bar that failed.
-    context.fillStyle = colours.failure;
-    context.fillRect(x - 7, top - 1, 14, height + 2);
-    context.strokeStyle = colours["on-bar"];
-    context.lineWidth = 2;
-    const y = top + height / 2;
-    context.moveTo(x - 4, y - 4);
-    context.lineTo(x + 4, y + 4);
-    context.moveTo(x + 4, y - 4);
-    context.lineTo(x - 4, y + 4);
-    context.stroke();
-  } else if (kind === "canary") {
-    context.fillStyle = colours.canary;
-    context.arc(x, top + height / 2, 3, 0, 7);
-    context.fill();
-  } else if (kind === "speculative" || kind === "steal") {
-    // Pointing down for a copy of another lane's chunk, and to the right for what was taken over.
-    context.fillStyle = colours[kind];
-    if (kind === "speculative") {
-      context.moveTo(x - 1, top - 3);
-      context.lineTo(x + 8, top - 3);
-      context.lineTo(x + 3.5, top + 3);
-    } else {
-      context.moveTo(x, top - 4);
-      context.lineTo(x + 7, top);
-      context.lineTo(x, top + 4);
-    }
-    context.fill();
-  }
-}
-
-function stateInWords(state, now) {
-  if (state.is === "quarantined") {
-    return state.until_s > now ? `quarantined, tried again in ${time(state.until_s - now)}` : "quarantined, about to be tried again";
-  }
-  return state.is === "retired" ? "retired: no more work in this run" : "healthy";
 }

@@ -55,9 +55,17 @@ function guaranteed(bound) {
   return bound === null || bound === undefined ? null : `guaranteed ≥ ${(Math.floor(bound * 1e3) / 1e3).toFixed(3)}`;
 }
 
-function bytes(number) {
-  if (number === null || number === undefined) return NONE;
-  return number >= 2 ** 30 ? `${(number / 2 ** 30).toFixed(1)} GiB` : `${(number / 2 ** 20).toFixed(0)} MiB`;
+/** A device's memory: how much of it is in use, if that is known. */
+function memory(used, all) {
+  if (all === null || all === undefined) return NONE;
+  const [unit, name, digits] = all >= 2 ** 30 ? [2 ** 30, "GiB", 1] : [2 ** 20, "MiB", 0];
+  const of = used === null ? "" : `${(used / unit).toFixed(digits)} of `;
+  return `${of}${(all / unit).toFixed(digits)} ${name}`;
+}
+
+/** A text about a device without the device's name before it. */
+function withoutName(id, text) {
+  return text.startsWith(`${id}: `) ? text.slice(id.length + 2) : text;
 }
 
 const clockOfDay = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });

@@ -58,13 +58,13 @@ function showHardware(devices) {
     setText(title.children[0], device.id);
     setText(title.children[1], device.name);
     setAttribute(title.children[1], "title", device.name);
-    const { memory_bytes: memory, memory_free_bytes: free } = device;
-    const used = memory !== null && free !== null && memory > 0 ? memory - free : null;
-    const texts = [percent(device.utilization, 0), used === null ? bytes(memory) : `${bytes(used).replace(/ .*/, "")} of ${bytes(memory)}`,
+    const { memory_bytes: all, memory_free_bytes: free } = device;
+    const used = all !== null && free !== null && all > 0 ? Math.max(0, all - free) : null;
+    const texts = [percent(device.utilization, 0), memory(used, all),
       device.temperature_celsius === null ? NONE : `${device.temperature_celsius.toFixed(0)} °C`,
       device.power_watts === null ? NONE : `${device.power_watts.toFixed(0)} W`];
     texts.forEach((text, i) => setText(meters.children[i].children[1], text));
-    const parts = [device.utilization ?? 0, used === null ? 0 : used / memory];
+    const parts = [device.utilization ?? 0, used === null ? 0 : used / all];
     parts.forEach((part, i) => (meters.children[i].children[2].firstChild.style.transform = `scaleX(${part.toFixed(3)})`));
   });
 }
@@ -132,7 +132,9 @@ function makeReport({ summary, report }, program) {
   add(`${parts.join(", ")}.`);
   box.append(makeReportTable(report));
   for (const { id, failures } of report.devices.slice(0, MAX_REPORT_DEVICES)) {
-    for (const failure of failures ?? []) add(`${id}: ${failure}`, "muted");
+    const times = new Map();
+    for (const failure of failures ?? []) times.set(failure, (times.get(failure) ?? 0) + 1);
+    for (const [failure, number] of times) add(`${id}: ${withoutName(id, failure)}${number > 1 ? ` (${number} times)` : ""}`, "muted");
   }
   for (const { id, reason } of report.left_out.slice(0, MAX_REASONS)) add(`${id} left out: ${reason}`, "muted");
   if (!program.isGone) {

@@ -216,6 +216,11 @@ class Run {
     this.history = old.history;
     this.lanes.forEach(({ lane }, i) => {
       const before = old.lanes[i].lane;
+      for (let age = 0; this.history && age < lane.bars.length; age += 1) {
+        const { from, until, kind } = lane.bars;
+        const at = lane.bars.index(age);
+        if (until[at] > before.doneUntil) this.history.add(lane.number, Math.max(from[at], before.doneUntil), until[at], kind[at]);
+      }
       lane.quarantines = before.quarantines;
       lane.setState(lane.state, this.summary.elapsed_s);
     });

@@ -3,7 +3,7 @@
 /** Rows of the table of devices, and of the lanes in words. */
 const DEVICES_A_PAGE = 20;
 const MAX_LANES_IN_WORDS = 40;
-const MAX_REASONS = 50;
+const MAX_REASONS = 20;
 
 /** How a run stands: the tone of its chip, its name, and the state of its bars. */
 function standing(run, isGone) {
@@ -131,7 +131,7 @@ class DevicesTable {
     byId("page-after").disabled = this.page === pages - 1;
     setText(byId("page-text"), `${first + 1}–${first + shown.length} of ${count(sorted.length)}`);
     const failed = shown.filter(({ totals }) => totals.last_error !== null);
-    showReasons("errors", failed.map(({ id, totals }) => ({ id, reason: totals.last_error })));
+    showReasons("errors", failed.map(({ id, totals }) => ({ id, reason: withoutName(id, totals.last_error) })));
     showReasons("left-out", run.leftOut);
   }
 }
@@ -148,7 +148,7 @@ function showReasons(id, reasons) {
 }
 
 const SVG = "http://www.w3.org/2000/svg";
-const COUNT_COLUMNS = ["Items", "In hand", "Chunks", "Busy", "Retries", "Rescues", "Dropped"];
+const COUNT_COLUMNS = ["Items", "In hand", "Chunks", "Busy", "Dropped", "Retries", "Rescues"];
 
 function makeDeviceRow() {
   const cell = (className, ...children) => make("td", { className, attributes: { role: "cell" } }, ...children);
@@ -190,8 +190,8 @@ function updateDeviceRow(row, { id, totals, throughput }, all, most, run, now) {
   drawSparkline(flow.firstChild.firstChild, throughput);
   setText(flow.firstChild.lastChild, rate(run.isActive ? throughput.at(-1) ?? null : totals.items_per_second));
   const busy = run.summary.elapsed_s > 0 ? Math.min(1, totals.busy_s / run.summary.elapsed_s) : 0;
-  const texts = [count(totals.items), count(totals.in_hand), count(totals.chunks), percent(busy, 0), count(totals.retries),
-    count(rescuesOf(totals)), count(totals.dropped)];
+  const texts = [count(totals.items), count(totals.in_hand), count(totals.chunks), percent(busy, 0), count(totals.dropped),
+    count(totals.retries), count(rescuesOf(totals))];
   counts.forEach((cell, i) => setText(cell, texts[i]));
 }
 
@@ -200,7 +200,7 @@ function health({ state, quarantines, hangs }, run, now) {
   if (state.is === "retired") return { tone: "bad", words: "retired", more: "no more work in this run" };
   if (state.is === "quarantined") {
     const left = state.until_s - now;
-    return { tone: "warn", words: "quarantined", more: !run.isActive ? "" : left > 0 ? `${time(left)} left` : "being tried" };
+    return { tone: "warn", words: "quarantined", more: !run.isActive ? "" : left > 0 ? `${left.toFixed(1)} s left` : "being tried" };
   }
   const times = quarantines === 0 ? "" : quarantines === 1 ? "was out once" : `was out ${count(quarantines)} times`;
   return { tone: "ok", words: "healthy", more: hangs > 0 ? `${times}, hung` : times };
@@ -208,8 +208,8 @@ function health({ state, quarantines, hangs }, run, now) {
 
 function drawSparkline(svg, samples) {
   const most = Math.max(...samples, 1e-9);
-  // A run that has just begun fills a third of the width.
-  const step = 110 / (Math.max(samples.length, HISTORY / 3) - 1);
+  // A run that has just begun does not fill the width.
+  const step = 110 / (Math.max(samples.length, HISTORY / 8) - 1);
   const start = 110 - (samples.length - 1) * step;
   const line = samples.map((it, i) => `${(start + i * step).toFixed(1)} ${(25 - (it / most) * 24).toFixed(1)}`).join("L");
   const [area, stroke] = svg.children;

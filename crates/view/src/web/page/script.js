@@ -6,10 +6,15 @@ const SHOW_EVERY_MS = 250;
 const SILENT_MS = 6_000;
 /** Time after a new connection until programs that it does not tell of have gone. */
 const STALE_MS = 2_500;
+/** Time before everything is asked for again, so that a server which is always wrong is not asked all the time. */
+const ASK_AGAIN_MS = 300;
 /** Time between two announcements to a screen reader. */
 const ANNOUNCE_EVERY_MS = 4_000;
 /** Shortest time that a run is shown before a newer one is followed: there may be thousands a second. */
 const FOLLOW_EVERY_MS = 1_000;
+
+/** Devices from which on there is a filter. */
+const FILTERED_FROM = 6;
 
 const programs = new Programs();
 const chart = new LanesChart({
@@ -45,7 +50,7 @@ function connect() {
   on("snapshot", (snapshot) => programs.snapshot(snapshot));
   on("delta", (update) => {
     const lines = programs.delta(update);
-    if (lines === null) connect();
+    if (lines === null) askAgain();
     else lines.forEach(announceLine);
   });
   on("gone", ({ pid }) => programs.gone(pid));
@@ -53,6 +58,14 @@ function connect() {
   source.addEventListener("error", () => {
     if (source === connection.source) lose();
   });
+}
+
+/** The page has missed something: a new connection begins with everything. */
+function askAgain() {
+  connection.source.close();
+  connection.source = null;
+  clearTimeout(connection.timer);
+  connection.timer = setTimeout(connect, ASK_AGAIN_MS);
 }
 
 function setConnected() {
@@ -119,6 +132,8 @@ function choose(key) {
 function shownRun(at) {
   const current = chosen.key === null ? null : programs.run(chosen.key);
   if (current !== null && !chosen.isFollowing) return current;
+  // A chosen run that is no longer there cannot be shown.
+  if (chosen.key !== null && current === null) chosen.isFollowing = byId("follow").checked = true;
   const newest = programs.newest();
   const mayChange = current === null || at - chosen.since >= FOLLOW_EVERY_MS;
   if (newest !== null && newest !== current && mayChange) {
@@ -145,6 +160,7 @@ function show() {
   const program = programs.byPid.get(run.pid);
   showSummary(run, program);
   const devices = filtered(run.devices, { text: byId("filter").value, onlyTrouble: byId("trouble").checked });
+  byId("filters").hidden = run.devices.length < FILTERED_FROM && byId("filter").value === "" && !byId("trouble").checked;
   const isFiltered = devices.length !== run.devices.length;
   setText(byId("filtered"), isFiltered ? `${count(devices.length)} of ${plural(run.devices.length, "device")}` : "");
   const rows = devices.flatMap(({ id, lanes }) =>
@@ -184,7 +200,7 @@ function setTheme(theme) {
   setAttribute(document.documentElement, "data-theme", theme === "auto" ? null : theme);
   setText(byId("theme"), `Theme: ${theme}`);
   chart.readColours();
-  showLegend();
+  showLegend(chart.colours);
 }
 
 /** The theme is kept where the browser lets the page keep it. */
@@ -195,16 +211,6 @@ function keptTheme(theme) {
   } catch {
     return null;
   }
-}
-
-function showLegend() {
-  const scale = Math.min(devicePixelRatio || 1, 2);
-  const entries = [...KINDS.map((kind) => [kind, KIND_NAMES[kind]]), ["quarantine", "quarantined"], ["retired", "retired"]];
-  byId("legend").replaceChildren(...entries.map(([kind, name]) => {
-    const canvas = make("canvas", { attributes: { width: 26 * scale, height: 22 * scale, "aria-hidden": "true" } });
-    chart.drawSample(canvas.getContext("2d"), kind, scale);
-    return make("li", {}, canvas, make("span", { text: name }));
-  }));
 }
 
 // ---- start ----------------------------------------------------------------------------------------------------------
@@ -232,8 +238,7 @@ byId("lanes-scroll").addEventListener("keydown", (event) => {
 });
 for (const input of document.getElementsByName("window")) {
   input.addEventListener("change", () => {
-    chart.windowS = Number(input.value);
-    chart.isDirty = true;
+    chart.setWindow(Number(input.value));
   });
 }
 devicesTable.onTurn = show;
