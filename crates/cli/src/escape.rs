@@ -2,22 +2,11 @@
 
 use std::borrow::Cow;
 
+use evener_view::text::is_control;
+pub(crate) use evener_view::text::single_line;
+
 /// The escape sequences around a bold heading of a [`table`](crate::table).
 const BOLD: [&str; 2] = ["\u{1b}[1m", "\u{1b}[0m"];
-
-/// Returns whether a character controls the terminal or changes the direction of text.
-fn is_control(char: char) -> bool {
-    let is_bidirectional = matches!(
-        char,
-        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
-    );
-    char::is_control(char) || is_bidirectional || matches!(char, '\u{2028}' | '\u{2029}')
-}
-
-/// Escapes a name or another text of one line: control characters become Rust escapes, line ends included.
-pub(crate) fn single_line(text: &str) -> Cow<'_, str> {
-    escape(text, |_| 0)
-}
 
 /// Escapes the output of a command: keeps line ends, tabs and, if `keep_bold`, bold headings.
 pub(crate) fn multi_line(text: &str, keep_bold: bool) -> Cow<'_, str> {

@@ -101,6 +101,11 @@ impl Machines {
         Ok(Machines { inventory, connected, missing, unused })
     }
 
+    /// The hosts of the environment that cannot be used, and why.
+    pub(crate) fn unused(&self) -> &[Absent] {
+        &self.unused
+    }
+
     /// Fails if a host that the user named cannot be used. Warns of the others.
     pub(crate) fn all_there(self) -> Result<Inventory> {
         if !self.missing.is_empty() {

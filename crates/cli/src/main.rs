@@ -8,6 +8,7 @@ mod devices;
 mod environment;
 mod escape;
 mod hosts;
+mod inline;
 mod input;
 mod machines;
 mod man;
@@ -18,12 +19,15 @@ mod output;
 mod progress;
 mod prove;
 mod report;
+mod serve;
 mod sim;
 mod size;
 mod table;
+mod top;
 mod topics;
 mod verbosity;
 mod verify;
+mod views;
 mod worker;
 
 use std::{
@@ -106,7 +110,9 @@ enum Command {
     Mesh(mesh::Arguments),
     Prove(Box<prove::Arguments>),
     Report(report::Arguments),
+    Serve(serve::Arguments),
     Sim(sim::Arguments),
+    Top(top::Arguments),
     Verify(verify::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
@@ -121,6 +127,21 @@ enum Command {
     /// List the environment variables
     #[command(hide = true, long_about = topics::environment(), help_template = TOPIC)]
     Environment,
+}
+
+impl Command {
+    /// Whether it runs something on devices, which views in other processes can show.
+    fn runs_something(&self) -> bool {
+        matches!(
+            self,
+            Command::Bench(_)
+                | Command::Demo(_)
+                | Command::Devices(_)
+                | Command::Merkle(_)
+                | Command::Prove(_)
+                | Command::Sim(_)
+        )
+    }
 }
 
 /// The help template of a topic: its text, without usage and options.
@@ -138,6 +159,8 @@ Examples:
   evener prove --bench 2^16 make Groth16 proofs of a circuit on all devices
   evener sim FILE           simulate a run on virtual devices
   evener report TRACE       explain where the time of a run went
+  evener serve              show all runs in a browser, and serve metrics
+  evener top                watch the devices and runs of this machine
   evener help devices       print the help of a command
 
 Topics:
@@ -158,6 +181,11 @@ fn main() -> ExitCode {
     color.set();
     verbosity.init_logging();
     return_file_size_errors();
+    // Held to the end, so that views in other processes find this one.
+    let _socket = match command.runs_something().then(views::open_socket).transpose() {
+        Ok(socket) => socket,
+        Err(error) => return fail(&error),
+    };
     let result = match command {
         Command::Bench(arguments) => bench::run(arguments, verbosity),
         Command::Worker(arguments) => return worker::run(&arguments),
@@ -168,21 +196,27 @@ fn main() -> ExitCode {
         Command::Mesh(arguments) => mesh::run(arguments, verbosity),
         Command::Prove(arguments) => prove::run(*arguments, verbosity),
         Command::Report(arguments) => report::run(arguments, verbosity),
+        Command::Serve(arguments) => serve::run(arguments, verbosity),
         Command::Sim(arguments) => sim::run(arguments, verbosity),
+        Command::Top(arguments) => top::run(arguments, verbosity),
         Command::Verify(arguments) => verify::run(arguments, verbosity),
         Command::Completions(arguments) => completions::run(arguments, Cli::command()),
         Command::Man(arguments) => man::run(arguments, Cli::command()),
         Command::ExitCodes => write_out(&(topics::exit_codes() + "\n")).map_err(Into::into),
         Command::Environment => write_out(&(topics::environment() + "\n")).map_err(Into::into),
     };
+    let result = result.and_then(|()| serve::wait_for_kept(verbosity));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            write_stderr(&format!("error: {error:#}\n"));
-            ExitCode::from(exit_code(&error))
-        }
+        Err(error) => fail(&error),
     }
+}
+
+/// Prints why the command failed.
+fn fail(error: &anyhow::Error) -> ExitCode {
+    write_stderr(&format!("error: {error:#}\n"));
+    ExitCode::from(exit_code(error))
 }
 
 /// Prints clap's error message, or the help that the command line requests.

@@ -16,6 +16,7 @@ use crate::{
     UsageError, escape, input,
     machines::{HostsOption, LateNodes, Machines},
     output::{display_path, format_counted, is_special, resolve_links},
+    views::ViewOptions,
 };
 
 /// The options of every command that runs something on devices.
@@ -42,6 +43,9 @@ pub(crate) struct RunOptions {
     /// Write a trace to this file, for `evener report`, ui.perfetto.dev or chrome://tracing
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) views: ViewOptions,
 }
 
 /// A [`Strategy`] on the command line.

@@ -1,4 +1,4 @@
-//! Output to standard output, standard error and files, and numbers for people.
+//! Output to standard output, standard error and files.
 
 use std::{
     fs::File,
@@ -8,10 +8,14 @@ use std::{
 
 use anyhow::{Context, Result};
 use evener_merkle::replace_file;
-use evener_schedule::Trace;
+use evener_schedule::{Report, Trace};
+pub(crate) use evener_view::report::numbers::{
+    format_bytes, format_count, format_counted, format_rate, format_time,
+};
+use evener_view::report::{Provenance, TraceOrigin};
 use serde::Serialize;
 
-use crate::{color, escape};
+use crate::{color, escape, inline::above_view};
 
 /// The version of all JSON that commands print. It changes if a key is renamed or removed, or changes its meaning.
 const SCHEMA_VERSION: u32 = 1;
@@ -23,14 +27,17 @@ pub(crate) fn write_out(text: &str) -> io::Result<()> {
 
 /// Writes text that comes from no input, such as a completion script, to standard output without escaping.
 pub(crate) fn write_raw(text: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()
+    above_view(|| {
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        out.flush()
+    })
 }
 
 /// Writes a message to standard error. A closed standard error is not an error.
 pub(crate) fn write_stderr(text: &str) {
-    let _ = io::stderr().lock().write_all(escape::multi_line(text, false).as_bytes());
+    let text = escape::multi_line(text, false);
+    let _ = above_view(|| io::stderr().lock().write_all(text.as_bytes()));
 }
 
 /// Writes a JSON object to standard output, with the version of the schema as its first key.
@@ -79,9 +86,14 @@ pub(crate) fn return_file_size_errors() {
 #[cfg(not(unix))]
 pub(crate) fn return_file_size_errors() {}
 
-/// Writes a trace for `evener report` and Perfetto.
-pub(crate) fn write_trace(path: &Path, trace: &Trace) -> Result<()> {
-    write_file(path, &serde_json::to_vec(&trace.to_json())?)
+/// Writes a trace for `evener report` and Perfetto, with the run's report if there is one.
+pub(crate) fn write_trace(path: &Path, trace: &Trace, report: Option<&Report>) -> Result<()> {
+    let json = match report {
+        Some(report) => TraceOrigin { report: report.clone(), provenance: Some(Provenance::of_process()) }
+            .to_json(trace)?,
+        None => trace.to_json(),
+    };
+    write_file(path, &serde_json::to_vec(&json)?)
 }
 
 /// Returns whether a path exists and is neither a regular file nor a folder, so that it must not be replaced.
@@ -99,67 +111,9 @@ pub(crate) fn resolve_links(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.into())
 }
 
-/// Formats a time with a suitable unit.
-pub(crate) fn format_time(seconds: f64) -> String {
-    match seconds {
-        0.0 => "0".into(),
-        _ if seconds < 1e-3 => format!("{:.1} µs", seconds * 1e6),
-        _ if seconds < 1.0 => format!("{:.2} ms", seconds * 1e3),
-        _ => format!("{seconds:.3} s"),
-    }
-}
-
-/// Formats a number with thousands separators.
-pub(crate) fn format_count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// Formats a number of things: `1 leaf`, `2 leaves`.
-pub(crate) fn format_counted(number: u64, one: &str, several: &str) -> String {
-    format!("{} {}", format_count(number), if number == 1 { one } else { several })
-}
-
-/// Formats a number of bytes with the largest binary unit that it reaches.
-pub(crate) fn format_bytes(bytes: u64) -> String {
-    let units = [(1u64 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-    match units.iter().find(|(unit, _)| bytes >= *unit) {
-        Some((unit, name)) if bytes.is_multiple_of(*unit) => format!("{} {name}", bytes / unit),
-        Some((unit, name)) => format!("{:.2} {name}", bytes as f64 / *unit as f64),
-        None => format_counted(bytes, "byte", "bytes"),
-    }
-}
-
-/// Formats a rate with an SI prefix: `27.5 M`.
-pub(crate) fn format_rate(per_second: f64) -> String {
-    let units = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
-    match units.iter().find(|(unit, _)| per_second >= *unit) {
-        Some((unit, name)) => format!("{:.1} {name}", per_second / unit),
-        None => format!("{per_second:.1}"),
-    }
-}
-
 #[cfg(test)]
 mod test {
     use super::*;
-
-    #[test]
-    fn numbers_are_written_for_people() {
-        assert_eq!([0, 999, 1000, 1_234_567].map(format_count), ["0", "999", "1,000", "1,234,567"]);
-        let bytes = [0, 1, 1023, 2 << 20, 65_536 * 33, (1 << 30) + (1 << 29)].map(format_bytes);
-        assert_eq!(bytes, ["0 bytes", "1 byte", "1,023 bytes", "2 MiB", "2.06 MiB", "1.50 GiB"]);
-        let leaves = [0, 1, 2].map(|count| format_counted(count, "leaf", "leaves"));
-        assert_eq!(leaves, ["0 leaves", "1 leaf", "2 leaves"]);
-        assert_eq!([7.0, 1500.0, 2.75e7, 3e9].map(format_rate), ["7.0", "1.5 k", "27.5 M", "3.0 G"]);
-        assert_eq!([0.0, 2e-6, 0.5, 61.0].map(format_time), ["0", "2.0 µs", "500.00 ms", "61.000 s"]);
-    }
 
     #[cfg(unix)]
     #[test]

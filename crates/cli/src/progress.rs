@@ -22,6 +22,11 @@ impl ProgressLine {
         ProgressLine { bar, is_silent }
     }
 
+    /// Hides the line, for example because a view shows the progress. Text is still printed.
+    pub(crate) fn hide(&self) {
+        self.bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
+    }
+
     /// Begins a step of unknown length.
     pub(crate) fn step(&self, name: impl Into<String>) {
         self.begin(name.into(), "{spinner} {msg} ({elapsed})");

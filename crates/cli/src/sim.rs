@@ -7,7 +7,8 @@ use clap::Args;
 use evener_schedule::{
     Report, Settings, Strategy,
     decide::Outcome,
-    sim::{Scenario, simulate},
+    events::RunEvents,
+    sim::{RealTime, Scenario, Simulation, simulate, simulate_followed},
 };
 
 use serde::Serialize;
@@ -18,6 +19,7 @@ use crate::{
     options::{StrategyArg, check_outputs, log_run},
     output::{format_count, write_json, write_out, write_trace},
     verbosity::Verbosity,
+    views::{ViewOptions, Views},
 };
 
 /// Simulate a run on virtual devices
@@ -45,7 +47,24 @@ pub(crate) struct Arguments {
     /// Write a trace to this file, for `evener report`, ui.perfetto.dev or chrome://tracing
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+
+    /// Let the run take its time, so that views can follow it, SPEED times as fast as the clock [default SPEED: 1]
+    ///
+    /// Without this option, the run takes only as long as its decisions.
+    #[arg(long, value_name = "SPEED", num_args = 0..=1, default_missing_value = "1", value_parser = parse_speed)]
+    real_time: Option<f64>,
+
+    #[command(flatten)]
+    views: ViewOptions,
 }
+
+/// Parses a speed.
+fn parse_speed(text: &str) -> Result<f64, String> {
+    let speed = text.parse().ok().filter(|speed| SPEEDS.contains(speed));
+    speed.ok_or_else(|| format!("allowed is a number from {} to {}", SPEEDS.start(), SPEEDS.end()))
+}
+
+const SPEEDS: std::ops::RangeInclusive<f64> = 1e-6..=1e6;
 
 const SCENARIO: &str = "\
 Scenario:
@@ -55,6 +74,7 @@ Scenario:
                     \"clustered\" with the part of expensive items (0 to 1),
                     their factor (1 to 1e9) and where they are at (0 to 1)
   bytes_per_item    bytes to copy per item: 0 to 1e9
+  max_items         maximum items of a chunk: 1 or more
   seed              seed of the random numbers
   [[device]]        1 to 100,000 devices in all, each with:
   id                unique name, 1 to 100 bytes
@@ -86,6 +106,8 @@ Examples:
       simulate the same with an equal split
   evener sim scenarios/one-survives.toml --trace t.json && evener report t.json
       write a trace and explain it
+  EVENER_VIEW=1 evener sim scenarios/million-chunks.toml --real-time
+      play a run of two minutes, which `evener top` shows
 
 {SCENARIO}"
     )
@@ -99,15 +121,34 @@ struct Simulated<'a> {
     report: &'a Report,
 }
 
+/// Simulates a run in real time, for views.
+fn play(scenario: &Scenario, strategy: Strategy, speed: f64) -> Simulation {
+    let events = RunEvents::of_process(scenario.items);
+    let mut real_time = RealTime::new(speed);
+    let mut pace = |until| real_time.pass(until);
+    simulate_followed(scenario, strategy, Settings::default(), events, &mut pace)
+}
+
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
-    check_outputs([arguments.scenario.as_path()], [arguments.trace.as_deref()])?;
+    let outputs = arguments.views.outputs().chain([arguments.trace.as_deref()]);
+    check_outputs([arguments.scenario.as_path()], outputs)?;
     let name = display_input(&arguments.scenario);
     let text = read_text(&arguments.scenario)?;
     let scenario = Scenario::from_toml(&text).map_err(|why| UsageError(format!("{name}: {why}")))?;
     let (items, strategy) = (format_count(scenario.items), Strategy::from(arguments.strategy));
     tracing::info!("{items} items, strategy {strategy}, virtual devices: {}", scenario.devices.len());
-    let simulation = simulate(&scenario, strategy, Settings::default());
+    if arguments.views.view && arguments.real_time.is_none() {
+        tracing::warn!("--view shows simulations with --real-time only: others are over at once");
+    }
+    let views = Views::begin(&arguments.views, verbosity)?;
+    let simulation = match arguments.real_time {
+        None => simulate(&scenario, strategy, Settings::default()),
+        Some(speed) => play(&scenario, strategy, speed),
+    };
+    let task = Some(format!("{name} (simulated)"));
+    let named = Report { task, strategy: Some(strategy.name().into()), ..simulation.report.clone() };
+    let viewed = views.finish(Some((&named, &simulation.trace)));
     log_run(&simulation.report);
     if arguments.json {
         write_json(&Simulated { about: &scenario.about, report: &simulation.report })?;
@@ -122,12 +163,14 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     }
     // The report comes first, so that it is not lost if the trace cannot be written.
     if let Some(trace) = &arguments.trace {
-        write_trace(trace, &simulation.trace)?;
+        write_trace(trace, &simulation.trace, Some(&simulation.report))?;
     }
+    viewed?;
     match simulation.outcome {
         Outcome::Complete => Ok(()),
         Outcome::TaskFailed(items) => bail!("the task failed on items {}..{}", items.start, items.end),
-        Outcome::NoLaneLeft | Outcome::Stopped => {
+        Outcome::Stopped => bail!("the run was cancelled"),
+        Outcome::NoLaneLeft => {
             bail!("no device is left to do the remaining items: each failed, or did not respond for too long")
         }
     }

@@ -19,11 +19,15 @@ pub(crate) const EXIT_CODES: [(&str, &str); 4] = [
 ];
 
 /// The environment variables and their effects.
-pub(crate) const VARIABLES: [(&str, &str); 19] = [
+pub(crate) const VARIABLES: [(&str, &str); 20] = [
     ("EVENER_DEVICES", "Devices to use if --devices is not given."),
     (
         "EVENER_HOSTS",
         "Machines whose devices to use too if --hosts is not given. One that does not answer is left out, with a warning.",
+    ),
+    (
+        "EVENER_VIEW",
+        "If 1, lets `evener top` and `evener serve` find this program, through a socket that only this user can use.",
     ),
     (
         "EVENER_CACHE_DIR",

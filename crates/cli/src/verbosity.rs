@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use clap::{ArgAction, Args};
 use tracing::level_filters::LevelFilter;
 
-use crate::{color, escape};
+use crate::{color, escape, inline::above_view};
 
 /// How much a command writes to standard error.
 #[derive(Debug, Clone, Copy, Args)]
@@ -58,7 +58,7 @@ struct EscapedStderr;
 impl Write for EscapedStderr {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
-        io::stderr().lock().write_all(escape::log_line(&text).as_bytes())?;
+        above_view(|| io::stderr().lock().write_all(escape::log_line(&text).as_bytes()))?;
         Ok(line.len())
     }
 

@@ -6,8 +6,8 @@ mod common;
 
 use std::process::Output;
 
-const COMMANDS: [&str; 9] =
-    ["bench", "demo", "devices", "merkle", "mesh", "prove", "report", "sim", "verify"];
+const COMMANDS: [&str; 11] =
+    ["bench", "demo", "devices", "merkle", "mesh", "prove", "report", "serve", "sim", "top", "verify"];
 
 fn run(arguments: &[&str]) -> Output {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -94,7 +94,9 @@ fn the_help_of_a_command_says_what_quiet_prints() {
         &["mesh", "bench"],
         &["prove"],
         &["report"],
+        &["serve"],
         &["sim"],
+        &["top"],
         &["verify"],
     ] {
         let output = run(&[&["help"], arguments].concat());
@@ -214,7 +216,7 @@ fn help_texts_begin_with_a_verb_and_fit_80_columns() {
     let root = help(&[]);
     let verbs = [
         "Build", "List", "Compute", "Plan", "Explain", "Simulate", "Print", "Arrange", "Measure", "Create",
-        "Verify", "Prove", "Check", "Copy",
+        "Verify", "Prove", "Check", "Copy", "Serve",
     ];
     for command in [
         &["bench"][..],
@@ -232,6 +234,7 @@ fn help_texts_begin_with_a_verb_and_fit_80_columns() {
         &["mesh", "plan"],
         &["prove"],
         &["report"],
+        &["serve"],
         &["sim"],
         &["verify"],
         &["completions"],

@@ -129,6 +129,11 @@ fn the_lanes_of_a_run_are_drawn() {
     for device in json["devices"].as_array().unwrap() {
         assert!(svg.contains(&format!(">{}<", device["id"].as_str().unwrap())), "{svg}");
     }
+    let page = folder.path().join("report.html");
+    let output = report(&[&path, "--html", page.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let html = fs::read_to_string(&page).unwrap();
+    assert!(html.starts_with("<!DOCTYPE html>") && html.contains("Efficiency (guaranteed"), "{html}");
     assert_eq!(report(&[&path, "--svg", &path]).status.code(), Some(2), "the trace would be lost");
     assert!(fs::read_to_string(&path).unwrap().contains("traceEvents"));
 }

@@ -136,3 +136,34 @@ fn the_scenario_is_not_overwritten_by_the_trace() {
     }
     assert_eq!(std::fs::read(&path).unwrap(), before);
 }
+
+#[test]
+fn real_time_takes_the_time_of_the_run_divided_by_the_speed() {
+    let start = std::time::Instant::now();
+    let output = sim(&["unlike.toml", "--json", "--real-time", "20"]);
+    let took = start.elapsed().as_secs_f64();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let played: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let wall_s = played["wall_s"].as_f64().unwrap();
+    assert!(took >= wall_s / 20.0 - 0.01, "{took} s for {wall_s} s");
+    let at_once: serde_json::Value = serde_json::from_slice(&sim(&["unlike.toml", "--json"]).stdout).unwrap();
+    assert_eq!(played, at_once, "the run is the same");
+    for speed in ["0", "-1", "nan", "1e7", "fast"] {
+        let argument = format!("--real-time={speed}");
+        assert_eq!(sim(&["unlike.toml", &argument]).status.code(), Some(2), "{speed}");
+    }
+}
+
+#[test]
+fn a_scenario_can_be_seen_as_a_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("report.html");
+    let output = sim(&["one-survives.toml", "--json", "--report", path.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let html = std::fs::read_to_string(&path).unwrap();
+    let efficiency = format!("{:.3}", report["efficiency"].as_f64().unwrap());
+    for part in ["one-survives.toml (simulated)", &efficiency, ">gpu-3<", "--report", "</html>"] {
+        assert!(html.contains(part), "{part}: {html}");
+    }
+}

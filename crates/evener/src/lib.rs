@@ -139,7 +139,7 @@
 //!
 //! # Cargo features
 //!
-//! All features are on by default. `default-features = false` leaves the scheduler, with the processor as the only device.
+//! All features but `otlp`, `serve` and `view` are on by default. `default-features = false` leaves the scheduler, with the processor as the only device.
 //!
 //! | feature | what it adds |
 //! | --- | --- |
@@ -148,6 +148,9 @@
 //! | `wgpu` | GPUs through Vulkan, Metal, Direct3D 12 or OpenGL; [`Device::from_wgpu`] |
 //! | `mesh` | [`mesh`]: meshes of devices, and collectives between them |
 //! | `merkle` | [`merkle`]: Merkle trees over a pool |
+//! | `otlp` | `view::otlp`: runs and chunks as OpenTelemetry's spans, to a collector |
+//! | `view` | [`view`]: what every device does, as a value that is kept up to date, and for `evener top` |
+//! | `serve` | [`view::Serve`]: the same as a web page and as metrics for Prometheus |
 //! | `zk` | [`zk`]: Groth16 proofs over BN254, multi-scalar multiplications and transforms |
 
 /// For types of your own in buffers: `#[derive(Clone, Copy, Pod, Zeroable)] #[bytemuck(crate = "evener::bytemuck")]`.
@@ -171,6 +174,8 @@ pub use evener_schedule::{
     Arrays, BoxClosure, Cancel, Chunk, Closure, Handle, Job, KernelParams, KernelTask, MapStream, Mapped,
     Pool, Progress, Queue, QueueError, Reduced, Report, Resident, Results, RunError, Strategy, Task, task_fn,
 };
+#[cfg(feature = "view")]
+pub mod view;
 /// Groth16 proofs over BN254, and their arithmetic on every device: fields, curves, multi-scalar multiplications and
 /// number-theoretic transforms.
 #[cfg(feature = "zk")]
@@ -184,6 +189,9 @@ pub mod prelude {
         Arrays, Cancel, Chunk, Closure, Handle, KernelParams, KernelTask, Pool, Queue, Results, RunError,
         Strategy, Task,
     };
+
+    #[cfg(feature = "serve")]
+    pub use crate::view::Serve;
 }
 
 /// Compiles and runs the programs of the guide and of the README as documentation tests.
@@ -205,4 +213,8 @@ mod guide {
         proofs: "docs/proofs.md",
         other_machines: "docs/other-machines.md",
     }
+
+    // The programs of this chapter need the feature.
+    #[cfg(feature = "serve")]
+    chapters! { watching: "docs/watching.md" }
 }

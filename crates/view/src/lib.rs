@@ -7,6 +7,8 @@
 //!    │ snapshot at first, then what has changed since
 //!    ├── views in this process: a web page, metrics, `--view`
 //!    └── socket::Server ── socket::Programs: views in another process, as `evener top`
+//!  otlp ── runs and chunks as OpenTelemetry's spans (feature `otlp`)
+//!  report ── a run that has ended, as one HTML file
 //!  hardware ── utilization, memory, temperature and power of this machine's devices
 //! ```
 //!
@@ -31,7 +33,7 @@
 //! 3. `new_runs` replace or add runs by `summary.id`. `runs` replace the summary, and for each device by index its `totals`;
 //!    `throughput` and `bars` are appended, and cut at the front to [`HISTORY`](state::HISTORY) and the run's `max_bars`.
 //! 4. Runs that are not in `shown`, and past runs that are not in `kept_past`, are removed. `log` is appended, and cut at the
-//!    front to [`MAX_LOG`](state::MAX_LOG).
+//!    front to [`MAX_LOG`](state::MAX_LOG). `totals` replace those of the same task.
 //!
 //! ```
 //! use std::time::Duration;
@@ -54,6 +56,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! **Over HTTP.** The module `web`, with the Cargo feature of the same name, serves the page, its updates and the metrics.
+//!
 //! **Other programs.** [`socket::Programs::of_user`] and, once a second, [`refresh`](socket::Programs::refresh) give a
 //! [`Connection`](socket::Connection) to each program of the user that was asked to be found: by `EVENER_VIEW=1`
 //! ([`socket::open_if_asked`], which a program calls at its start), or by [`socket::Server::open`]. A thread keeps its
@@ -71,8 +75,16 @@
 
 pub mod hardware;
 mod live;
+#[cfg(feature = "otlp")]
+pub mod otlp;
+pub mod report;
 #[cfg(unix)]
 pub mod socket;
 pub mod state;
+pub mod text;
+#[cfg(feature = "top")]
+pub mod top;
+#[cfg(feature = "web")]
+pub mod web;
 
 pub use self::live::Live;

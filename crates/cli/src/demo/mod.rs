@@ -28,6 +28,7 @@ use crate::{
     output::{write_json, write_out, write_trace},
     progress::ProgressLine,
     verbosity::Verbosity,
+    views::Views,
 };
 
 /// Build a Merkle tree on all devices and compare strategies
@@ -118,11 +119,15 @@ struct Check {
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     let (began, interval) = (Instant::now(), Interval::start());
-    let RunOptions { devices, hosts, strategy, json, trace } = arguments.run;
+    let RunOptions { devices, hosts, strategy, json, trace, views: view_options } = arguments.run;
     let strategy = Strategy::from(strategy);
     let trace = trace.unwrap_or_else(|| std::env::temp_dir().join("evener-demo-trace.json"));
-    check_outputs([], [Some(trace.as_path())])?;
+    check_outputs([], view_options.outputs().chain([Some(trace.as_path())]))?;
+    let views = Views::begin(&view_options, verbosity)?;
     let progress = ProgressLine::new(json || verbosity.is_quiet());
+    if views.show_progress() {
+        progress.hide();
+    }
 
     progress.step("finding devices");
     let participants = Participants::find(&hosts, devices.as_deref())?;
@@ -164,7 +169,7 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     }
     progress.print(&text::checked(&check))?;
     // An error is returned at the end, so that the comparison is not lost.
-    let traced = write_trace(&trace, built.trace());
+    let traced = write_trace(&trace, built.trace(), Some(&report));
 
     let (mut comparison, mut comparison_left_out) = (None, None);
     if participants.devices.len() > 1 {
@@ -176,6 +181,7 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
         progress.print(&text::compared(comparison.as_ref(), comparison_left_out.as_deref()))?;
     }
     progress.finish();
+    let viewed = views.finish(Some((&report, built.trace())));
     let demo = DemoReport {
         cpu_was_split: participants.cpu_was_split,
         absent: participants.absent,
@@ -201,7 +207,7 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
         (false, true) => write_out(&format!("{root}\n"))?,
         (false, false) => write_out(&text::end(&demo))?,
     }
-    traced
+    traced.and(viewed)
 }
 
 /// Returns the number of leaves that the devices need about [`BUILD_S`] for, within the other limits.

@@ -30,6 +30,7 @@ use crate::{
     output::{display_path, format_count, format_counted, write_json, write_out, write_stderr, write_trace},
     size::parse_bytes,
     verbosity::Verbosity,
+    views::Views,
 };
 
 /// The maximum size of test data that is created in memory first, so that the time excludes creating it.
@@ -179,14 +180,17 @@ impl BuildResult {
 pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     let Arguments { run, out, .. } = &arguments;
     let inputs = arguments.paths.iter().map(PathBuf::as_path);
-    check_outputs(inputs, [run.trace.as_deref(), out.as_deref(), arguments.tree.as_deref()])?;
+    let outputs = [run.trace.as_deref(), out.as_deref(), arguments.tree.as_deref()];
+    check_outputs(inputs, run.views.outputs().chain(outputs))?;
     let input = arguments.input()?;
     let scheme = Scheme::new(arguments.hash.into(), arguments.rule.into())?;
-    let is_silent = run.json || verbosity.is_quiet();
+    let views = Views::begin(&run.views, verbosity)?;
+    let is_silent = run.json || verbosity.is_quiet() || views.show_progress();
     let build = TreeBuild::new(&arguments, scheme, is_silent)?;
     let began = Instant::now();
     let result = build.run(input, &arguments)?;
     let took = began.elapsed();
+    let viewed = views.finish(result.report.as_ref().map(|report| (report, &result.trace)));
     if let Some(expected) = arguments.expect.filter(|expected| result.summary.root != Some(*expected)) {
         let root = result.summary.root.map_or("none".into(), |root| root.to_string());
         return Err(Mismatch(format!("the root is {root}, not {expected}")).into());
@@ -201,8 +205,9 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
         (Some(tree), Some(path)) => is_done(save(tree, path)),
         _ => false,
     };
+    is_done(viewed);
     if let Some(path) = &run.trace {
-        is_done(write_trace(path, &result.trace));
+        is_done(write_trace(path, &result.trace, result.report.as_ref()));
     }
     let proofs_file = out
         .as_deref()
@@ -323,7 +328,7 @@ impl TreeBuild {
         tracing::info!("{scheme}, strategy {strategy}");
         let pool = Pool::new(&devices)?;
         let mut builder = Builder::new(&pool).scheme(scheme).strategy(strategy);
-        if arguments.run.trace.is_some() {
+        if arguments.run.trace.is_some() || arguments.run.views.needs_trace() {
             builder = builder.trace();
         }
         if !is_silent {

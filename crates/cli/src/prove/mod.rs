@@ -33,6 +33,7 @@ use crate::{
     output::{display_path, format_count, is_special, write_json, write_out, write_stderr, write_trace},
     progress::ProgressLine,
     verbosity::Verbosity,
+    views::Views,
 };
 
 /// Prove witnesses of a circuit with Groth16 on all devices
@@ -126,21 +127,22 @@ fn power(text: &str) -> Result<u32, String> {
 
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
-    let is_silent = arguments.run.json || verbosity.is_quiet();
     match (&arguments.zkey, arguments.bench) {
-        (Some(zkey), _) => prove_files(&arguments, zkey, is_silent, verbosity),
-        (None, Some(power)) => bench(&arguments, power, is_silent, verbosity),
+        (Some(zkey), _) => prove_files(&arguments, zkey, verbosity),
+        (None, Some(power)) => bench(&arguments, power, verbosity),
         (None, None) => Err(UsageError("--zkey or --bench is needed".into()).into()),
     }
 }
 
-fn prove_files(arguments: &Arguments, zkey: &PathBuf, is_silent: bool, verbosity: Verbosity) -> Result<()> {
+fn prove_files(arguments: &Arguments, zkey: &PathBuf, verbosity: Verbosity) -> Result<()> {
     let run = &arguments.run;
     let folder = arguments.out.clone().unwrap_or_else(|| ".".into());
     let files = OutputFiles::of_witnesses(&folder, &arguments.wtns)?;
     create_folder(arguments)?;
     let inputs = arguments.wtns.iter().chain([zkey]).chain(&arguments.r1cs).map(PathBuf::as_path);
-    check_outputs(inputs, files.iter().flat_map(OutputFiles::paths).map(Some).chain([run.trace.as_deref()]))?;
+    let outputs = files.iter().flat_map(OutputFiles::paths).map(Some).chain(run.views.outputs());
+    check_outputs(inputs, outputs.chain([run.trace.as_deref()]))?;
+    let views = Views::begin(&run.views, verbosity)?;
 
     // Finding devices opens none. Everything that files can tell is known before one is opened.
     let devices = select_devices(&run.hosts, run.devices.as_deref(), LateNodes::Awaited)?;
@@ -165,17 +167,18 @@ fn prove_files(arguments: &Arguments, zkey: &PathBuf, is_silent: bool, verbosity
     let missing = results.missing();
     let sources = missing.iter().map(|&index| witness_source(&arguments.wtns[index])).collect();
     let cancel = Cancel::new();
-    let prover = new_prover(&devices, key, arguments, is_silent)?.cancel(&cancel);
+    let prover =
+        new_prover(&devices, key, arguments, is_silent(arguments, &views, verbosity))?.cancel(&cancel);
     let began = Instant::now();
     let (batch, signal) = cancel_at_signal(&cancel, || {
         prove(&prover, &devices, sources, |index, result| results.add(missing[index], result))
     });
     let mut outcome = Outcome::new(prover.key(), batch.as_ref().ok(), &results, began.elapsed());
     outcome.key_s = key_time.as_secs_f64();
-    finish(arguments, batch, signal, results, &outcome, verbosity)
+    finish(arguments, batch, signal, results, &outcome, verbosity, views)
 }
 
-fn bench(arguments: &Arguments, power: u32, is_silent: bool, verbosity: Verbosity) -> Result<()> {
+fn bench(arguments: &Arguments, power: u32, verbosity: Verbosity) -> Result<()> {
     let folder = arguments.out.as_deref();
     let files = match folder {
         Some(folder) => OutputFiles::numbered(folder, arguments.proofs),
@@ -183,10 +186,12 @@ fn bench(arguments: &Arguments, power: u32, is_silent: bool, verbosity: Verbosit
     };
     create_folder(arguments)?;
     let key_file = folder.map(|folder| folder.join("verification_key.json"));
-    let outputs = files.iter().flat_map(OutputFiles::paths).map(Some);
+    let outputs = files.iter().flat_map(OutputFiles::paths).map(Some).chain(arguments.run.views.outputs());
     check_outputs([], outputs.chain([key_file.as_deref(), arguments.run.trace.as_deref()]))?;
 
     let devices = select_devices(&arguments.run.hosts, arguments.run.devices.as_deref(), LateNodes::Awaited)?;
+    let views = Views::begin(&arguments.run.views, verbosity)?;
+    let is_silent = is_silent(arguments, &views, verbosity);
     let circuit = Squares::filling(power);
     let progress = ProgressLine::new(is_silent);
     progress.step_of(format!("setting up a key for 2^{power} constraints"), 1);
@@ -221,7 +226,7 @@ fn bench(arguments: &Arguments, power: u32, is_silent: bool, verbosity: Verbosit
     outcome.set_up_s = Some(key_time.as_secs_f64());
     outcome.first_proof_s = Some(first_proof.as_secs_f64());
     outcome.verification_key = key_file.map(|path| path.display().to_string());
-    finish(arguments, Ok(batch), None, results, &outcome, verbosity)
+    finish(arguments, Ok(batch), None, results, &outcome, verbosity, views)
 }
 
 /// Reads a witness from a pipe or standard input now, because it can be read once, and one from a file when it is needed.
@@ -278,10 +283,15 @@ fn new_prover(devices: &[Device], key: ProvingKey, arguments: &Arguments, is_sil
     let strategy = Strategy::from(arguments.run.strategy);
     tracing::info!("strategy {strategy}");
     let mut prover = Prover::load(&Pool::new(devices)?, key).strategy(strategy);
-    if arguments.run.trace.is_some() {
+    if arguments.run.trace.is_some() || arguments.run.views.needs_trace() {
         prover = prover.trace();
     }
     Ok(if is_silent { prover } else { prover.progress_bar() })
+}
+
+/// Whether the command shows no progress of its own.
+fn is_silent(arguments: &Arguments, views: &Views, verbosity: Verbosity) -> bool {
+    arguments.run.json || verbosity.is_quiet() || views.show_progress()
 }
 
 fn create_folder(arguments: &Arguments) -> Result<()> {
@@ -311,6 +321,7 @@ fn finish(
     results: WitnessResults<'_>,
     outcome: &Outcome,
     verbosity: Verbosity,
+    views: Views,
 ) -> Result<()> {
     let (proved, all) = (results.proved(), results.len());
     let mut failures = results.into_errors();
@@ -319,11 +330,14 @@ fn finish(
             if let Some(report) = batch.report() {
                 log_run(report);
             }
+            let viewed = views.finish(batch.report().map(|report| (report, batch.trace())));
+            failures.extend(viewed.err());
             if let Some(path) = &arguments.run.trace {
-                failures.extend(write_trace(path, batch.trace()).err());
+                failures.extend(write_trace(path, batch.trace(), batch.report()).err());
             }
         }
         Err(error) => {
+            drop(views);
             let written =
                 format!("{} of {} proofs written", format_count(proved as u64), format_count(all as u64));
             failures.push(match signal {

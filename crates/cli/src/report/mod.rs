@@ -1,21 +1,12 @@
 //! `evener report`: explains where the time of a run went, from its trace, and draws it.
 
-mod advice;
-mod analysis;
-mod svg;
-mod trace;
-
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
+use evener_view::report::{Analysis, DeviceTimes, Finding, Html, RunTrace, TraceError, findings, lanes_svg};
 use serde::Serialize;
 
-use self::{
-    advice::{Finding, findings},
-    analysis::{Analysis, DeviceTimes},
-    trace::ParsedTrace,
-};
 use crate::{
     escape,
     input::{display_input, read_text},
@@ -46,6 +37,10 @@ pub(crate) struct Arguments {
     /// Draw the lanes of the run as an SVG picture to this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+
+    /// Write the report as one HTML file with pictures, to attach to a bug report or a paper
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 const AFTER_HELP: &str = "\
@@ -56,6 +51,8 @@ Examples:
       explain a simulated run
   evener report trace.json --svg lanes.svg
       draw what each device did when
+  evener report trace.json --html report.html
+      write pictures, figures, the machine and the versions to one file
   evener report trace.json --json | jq '.findings[].advice'
       print the advice only
 
@@ -82,11 +79,11 @@ struct RunReport<'a> {
 
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
-    check_outputs([arguments.trace.as_path()], [arguments.svg.as_deref()])?;
+    check_outputs([arguments.trace.as_path()], [arguments.svg.as_deref(), arguments.html.as_deref()])?;
     let name = display_input(&arguments.trace);
     let text = read_text(&arguments.trace)?;
-    let escaped = |error: anyhow::Error| anyhow!("{}", escape::single_line(&format!("{error:#}")));
-    let trace = ParsedTrace::parse(&text)
+    let escaped = |error: TraceError| anyhow!("{}", escape::single_line(&error.to_string()));
+    let trace = RunTrace::parse(&text)
         .map_err(escaped)
         .with_context(|| format!("{name}: is not a trace that --trace has written"))?;
     let analysis = Analysis::new(&trace);
@@ -98,8 +95,11 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     } else {
         write_out(&print(&name, &analysis, &findings))?;
     }
-    match arguments.svg {
-        Some(path) => write_file(&path, svg::draw(&trace, &analysis).as_bytes()),
+    if let Some(path) = arguments.svg {
+        write_file(&path, lanes_svg(&trace, &analysis).as_bytes())?;
+    }
+    match arguments.html {
+        Some(path) => write_file(&path, Html::of_trace(trace).to_string().as_bytes()),
         None => Ok(()),
     }
 }
@@ -178,15 +178,22 @@ fn percent_number(share: f64) -> String {
 
 #[cfg(test)]
 mod test {
-    use super::{
-        analysis::{Analysis, test::lane},
-        print,
-        trace::{ParsedActivity, ParsedTrace},
-    };
+    use evener_view::report::{LaneActivity, LaneSpan, LaneTrace};
+
+    use super::*;
+
+    /// A lane of a device with spans of an activity, the items and the time.
+    fn lane(device: &str, spans: &[(LaneActivity, u64, f64, f64)]) -> LaneTrace {
+        let span = |&(activity, items, from_s, until_s): &(LaneActivity, u64, f64, f64)| {
+            let accepted = if activity.is_used() { items } else { 0 };
+            LaneSpan { activity, items, accepted, duplicates: 0, from_s, until_s }
+        };
+        LaneTrace { device: device.into(), spans: spans.iter().map(span).collect() }
+    }
 
     #[test]
     fn a_table_with_every_column_fits_80_columns() {
-        use ParsedActivity::{Copy, Dropped, Preparation, Work};
+        use LaneActivity::{Copy, Dropped, Preparation, Work};
         let spans = |from: f64| {
             let (begin, middle) = (from + 1.0, from + 4.0);
             [
@@ -197,7 +204,7 @@ mod test {
             ]
         };
         let lanes = vec![lane("cuda:0/a", &spans(1.0)), lane("vulkan:10", &spans(0.0))];
-        let text = print("trace.json", &Analysis::new(&ParsedTrace { lanes }), &[]);
+        let text = print("trace.json", &Analysis::new(&RunTrace::of(lanes)), &[]);
         let heading = text.lines().find(|line| line.starts_with("DEVICE")).unwrap();
         for column in ["BUSY", "COPY", "WASTED", "START", "GAPS", "TAIL"] {
             assert!(heading.contains(column), "{column}\n{text}");

@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{ChunkEvent, Event, EventKind, EventStream, RunStatus, stream};
-use crate::run::{LaneChunk, Time};
+use crate::{
+    executor::next_owner,
+    run::{LaneChunk, Time},
+};
 
 /// Writes the events of one run, or of one queue. Its driver gives it to the [`Recorder`](crate::decide::Recorder), which
 /// writes what the lanes do.
@@ -35,6 +38,22 @@ impl RunEvents {
     /// that is not known.
     pub fn to(stream: &'static EventStream, run: u64, unit: u64, items: u64) -> Self {
         RunEvents { stream, run, generation: 0, unit: unit.max(1), items, next_progress: Time::ZERO }
+    }
+
+    /// The events of a run of `items` items that no pool drives, such as a simulation, to the stream of the process. The run
+    /// gets a number of its own.
+    pub fn of_process(items: u64) -> Self {
+        RunEvents::new(next_owner() as u64, 1, items)
+    }
+
+    /// Whether a view has asked to cancel the run.
+    pub fn is_cancel_requested(&self) -> bool {
+        self.stream.is_cancel_requested(self.run)
+    }
+
+    /// Drops the request to cancel the run, which has ended.
+    pub(crate) fn forget_cancel_request(&self) {
+        self.stream.forget_request(self.run);
     }
 
     /// The run's number.

@@ -139,7 +139,16 @@ fn draw(seed: u64) -> RandomScenario {
     }
     let bytes_per_item = if copies { 64 } else { 0 };
     RandomScenario {
-        scenario: Scenario { about: String::new(), items, cost, bytes_per_item, seed, devices, events },
+        scenario: Scenario {
+            about: String::new(),
+            items,
+            cost,
+            bytes_per_item,
+            max_items: None,
+            seed,
+            devices,
+            events,
+        },
         about,
     }
 }

@@ -4,6 +4,7 @@ mod cost;
 mod device;
 #[cfg(test)]
 mod fuzz;
+mod real_time;
 mod scenario;
 #[cfg(test)]
 mod test;
@@ -16,6 +17,7 @@ use std::{
     time::Duration,
 };
 
+pub use self::real_time::RealTime;
 pub use self::scenario::{Cost, DeviceSpec, EventKind, LinkSpec, Scenario, ScenarioEvent};
 use self::{
     cost::{ItemCosts, Rng},
@@ -65,26 +67,30 @@ pub fn simulate(scenario: &Scenario, strategy: Strategy, settings: Settings) -> 
     simulator.finish()
 }
 
-/// As [`simulate`], with events that views can follow. `pace` is called with the virtual time before each step: one that
-/// sleeps until then lets the run be seen as it would be.
+/// As [`simulate`], with events that views can follow, and that a view can cancel.
+///
+/// `pace` is called with the virtual time of the next step, and returns the time that it has let pass: one that sleeps, as
+/// [`RealTime`] does, lets the run be seen as it would be. If it returns an earlier time, readers that have attached are told
+/// the run's status, and it is called again.
 pub fn simulate_followed(
     scenario: &Scenario,
     strategy: Strategy,
     settings: Settings,
     events: RunEvents,
-    pace: &mut dyn FnMut(Time),
+    pace: &mut dyn FnMut(Time) -> Time,
 ) -> Simulation {
     let mut simulator = Simulator::new(scenario, strategy, settings);
     simulator.recorder = Recorder::new(simulator.devices.len(), true).with_events(events);
     simulator.pace = Some(pace);
-    simulator.tell_status(strategy.name());
-    simulator.run_followed(strategy.name());
+    simulator.tell_status();
+    simulator.run();
     simulator.finish()
 }
 
 struct Simulator<'a> {
-    /// Called with the virtual time before each step.
-    pace: Option<&'a mut dyn FnMut(Time)>,
+    /// Lets time pass until the next step, and returns the time that has passed.
+    pace: Option<&'a mut dyn FnMut(Time) -> Time>,
+    strategy: &'static str,
     scenario: &'a Scenario,
     costs: ItemCosts,
     devices: Vec<VirtualDevice>,
@@ -103,7 +109,9 @@ struct Simulator<'a> {
 }
 
 impl<'a> Simulator<'a> {
-    fn new(scenario: &'a Scenario, strategy: Strategy, settings: Settings) -> Self {
+    fn new(scenario: &'a Scenario, strategy: Strategy, mut settings: Settings) -> Self {
+        let limits = [settings.max_items, scenario.max_items];
+        settings.max_items = limits.into_iter().flatten().min();
         let mut rng = Rng(scenario.seed ^ 0xD1B5_4A32_D192_ED03);
         let mut names = scenario.names();
         let mut devices = Vec::new();
@@ -147,6 +155,7 @@ impl<'a> Simulator<'a> {
             next_ask: vec![Some(Time::ZERO); devices.len()],
             recorder: Recorder::new(devices.len(), true),
             pace: None,
+            strategy: strategy.name(),
             capacities: vec![(Time::ZERO, capacity)],
             scenario,
             devices,
@@ -157,13 +166,29 @@ impl<'a> Simulator<'a> {
     }
 
     fn run(&mut self) {
-        while self.step() {}
+        while self.step() {
+            self.tell_status();
+        }
     }
 
-    fn run_followed(&mut self, strategy: &'static str) {
-        while self.step() {
-            self.tell_status(strategy);
+    /// Lets time pass until the next step. Returns false if the run was cancelled meanwhile.
+    fn wait(&mut self, until: Time) -> bool {
+        let Some(pace) = self.pace.take() else { return true };
+        loop {
+            let reached = pace(until);
+            if self.recorder.events().is_some_and(|events| events.is_cancel_requested()) {
+                self.now = reached.clamp(self.now, until);
+                self.run.stop();
+                return false;
+            }
+            if reached >= until {
+                break;
+            }
+            self.now = reached.max(self.now);
+            self.tell_status();
         }
+        self.pace = Some(pace);
+        true
     }
 
     /// Lets the next event happen. Returns false once the run has ended.
@@ -172,8 +197,8 @@ impl<'a> Simulator<'a> {
             return false;
         }
         let Some(Reverse((now, event))) = self.pending.pop() else { return false };
-        if let Some(pace) = &mut self.pace {
-            pace(now);
+        if !self.wait(now) {
+            return false;
         }
         self.now = now;
         match event {
@@ -189,7 +214,7 @@ impl<'a> Simulator<'a> {
     }
 
     /// Writes the status and the progress of the run to its events, if readers need them.
-    fn tell_status(&mut self, strategy: &'static str) {
+    fn tell_status(&mut self) {
         let now = self.now;
         let Some(events) = self.recorder.events() else { return };
         let (needs_status, is_progress_due) = (events.needs_status(), events.is_progress_due(now));
@@ -200,7 +225,7 @@ impl<'a> Simulator<'a> {
             let status = RunStatus {
                 task: "items".into(),
                 kind: RunKind::Map,
-                strategy,
+                strategy: self.strategy,
                 items: Some(self.scenario.items),
                 predicted: None,
                 devices: self.recorder.status(&self.run, &self.device_lanes(), &in_flight),
@@ -419,9 +444,17 @@ impl<'a> Simulator<'a> {
         let report = self.recorder.report(&self.run, &devices, self.scenario.items, self.now, ideal);
         let outcome = self.run.outcome().cloned().unwrap_or(Outcome::NoLaneLeft);
         if let Some(events) = self.recorder.events() {
-            let error = (outcome != Outcome::Complete).then(|| format!("{outcome:?}"));
+            let error = match &outcome {
+                Outcome::Complete => None,
+                Outcome::TaskFailed(items) => {
+                    Some(format!("the task failed on items {}..{}", items.start, items.end))
+                }
+                Outcome::NoLaneLeft => Some("no device is left to do the remaining items".into()),
+                Outcome::Stopped => Some("the run was cancelled".into()),
+            };
             let end = || RunEnd { error, report: Some(report.clone()) };
             events.write(self.now, || events::EventKind::RunEnded(Arc::new(end())));
+            events.forget_cancel_request();
         }
         let lanes = self.devices.iter().map(|device| device.spec.id.clone()).collect();
         let spans = self.recorder.take_spans();

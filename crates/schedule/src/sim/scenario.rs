@@ -27,6 +27,9 @@ pub struct Scenario {
     /// Bytes per item that are copied to a device: 0 to 1,000,000,000.
     #[serde(default)]
     pub bytes_per_item: u64,
+    /// Maximum items of a chunk: 1 or more. Without it, only the scheduler decides.
+    #[serde(default)]
+    pub max_items: Option<u64>,
     /// The seed of random numbers: the same seed gives the same run.
     #[serde(default)]
     pub seed: u64,

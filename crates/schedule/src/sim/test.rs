@@ -128,3 +128,64 @@ fn a_scenario_that_makes_no_sense_is_refused_with_the_reason() {
         assert!(error.contains(reason), "{error}");
     }
 }
+
+#[test]
+fn a_view_can_cancel_a_simulation_in_the_middle_of_a_step() {
+    let stream: &'static events::EventStream = Box::leak(Box::new(events::EventStream::new()));
+    let scenario = scenario("unlike");
+    let whole = simulate(&scenario, Strategy::Adaptive, Settings::default()).report;
+    let of_run = RunEvents::to(stream, 3, 1, scenario.items);
+    let half = Duration::from_secs_f64(whole.wall_s / 2.0);
+    let mut pace = |until: Time| {
+        if until < half {
+            return until;
+        }
+        stream.request_cancel(3);
+        half
+    };
+    let run = simulate_followed(&scenario, Strategy::Adaptive, Settings::default(), of_run, &mut pace);
+    assert_eq!(run.outcome, Outcome::Stopped);
+    assert!((run.report.wall_s - half.as_secs_f64()).abs() < 1e-9, "{}", run.report);
+    assert!(run.report.done > 0 && run.report.done < scenario.items);
+    assert!(!stream.is_cancel_requested(3), "the request was for this run only");
+}
+
+#[test]
+fn a_reader_that_attaches_while_nothing_happens_is_told_the_status() {
+    let stream: &'static events::EventStream = Box::leak(Box::new(events::EventStream::new()));
+    let scenario = Scenario::from_toml("items = 1\n[[device]]\nid = 'a'\nrate = 1.0\n").unwrap();
+    let (mut reader, mut told) = (None, Vec::new());
+    let mut passed = Duration::ZERO;
+    let mut pace = |until: Time| {
+        passed = until.min(passed + Duration::from_millis(5));
+        let reader = reader.get_or_insert_with(|| stream.attach());
+        if passed < until {
+            while reader.read(64, &mut told) {}
+        }
+        passed
+    };
+    let of_run = RunEvents::to(stream, 1, 1, 1);
+    simulate_followed(&scenario, Strategy::Adaptive, Settings::default(), of_run, &mut pace);
+    let is_status = |event: &events::Event| matches!(event.kind, events::EventKind::Status(_));
+    assert_eq!(told.iter().filter(|event| is_status(event)).count(), 1, "{told:?}");
+}
+
+#[test]
+fn followed_and_paced_the_run_is_the_same() {
+    let stream: &'static events::EventStream = Box::leak(Box::new(events::EventStream::new()));
+    let _reader = stream.attach();
+    let scenario = scenario("one-survives");
+    let of_run = RunEvents::to(stream, 1, 1, scenario.items);
+    let mut real_time = RealTime::new(1_000.0);
+    let mut pace = |until| real_time.pass(until);
+    let followed = simulate_followed(&scenario, Strategy::Adaptive, Settings::default(), of_run, &mut pace);
+    assert_eq!(followed, simulate(&scenario, Strategy::Adaptive, Settings::default()));
+}
+
+#[test]
+fn no_chunk_is_larger_than_the_scenario_allows() {
+    let text = "items = 1000\nmax_items = 7\n[[device]]\nid = 'a'\ncount = 3\nrate = 100.0\n";
+    let run = simulate(&Scenario::from_toml(text).unwrap(), Strategy::Adaptive, Settings::default());
+    let sizes: Vec<u64> = run.trace.spans.iter().map(|span| span.items.end - span.items.start).collect();
+    assert!(sizes.len() >= 143 && sizes.iter().all(|&items| items <= 7), "{sizes:?}");
+}

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     HISTORY, MAX_LOG,
     program::{Bar, ChunkInHand, DeviceState, DeviceTotals, LogLine, PastRun, Program, RunSummary, RunView},
+    totals::{TaskTotals, replace},
 };
 
 /// What a view is sent: the whole at first, and when it has fallen too far behind, and then what has changed.
@@ -52,6 +53,9 @@ pub struct Delta {
     pub past: Vec<PastRun>,
     /// New lines of the log.
     pub log: Vec<LogLine>,
+    /// The totals of tasks whose runs have ended: they replace those of the same name.
+    #[serde(default)]
+    pub totals: Vec<TaskTotals>,
 }
 
 /// What has changed in a run.
@@ -122,6 +126,7 @@ impl Program {
         self.past.extend(delta.past);
         self.past.retain(|run| delta.kept_past.contains(&run.summary.id));
         extend(&mut self.log, delta.log, MAX_LOG);
+        replace(&mut self.totals, delta.totals);
         true
     }
 }

@@ -10,6 +10,7 @@ mod recent;
 mod run;
 #[cfg(test)]
 mod test;
+mod totals;
 mod words;
 
 use evener_schedule::{
@@ -24,8 +25,9 @@ pub use self::{
         Bar, BarKind, ChunkInHand, DeviceState, DeviceTotals, DeviceView, LaneView, LogLine, PastRun,
         Program, RunEnding, RunSummary, RunView,
     },
+    totals::{Counters, MAX_TASKS, MAX_TOTALS, OTHER, TaskTotals},
 };
-use self::{recent::Recent, run::RunFold};
+use self::{recent::Recent, run::RunFold, totals::Totals};
 
 /// Maximum runs and queues that are shown and have not ended. Those of which nothing was heard for longest make room.
 pub const MAX_RUNS: usize = 64;
@@ -66,6 +68,7 @@ pub struct State {
     runs: Vec<RunFold>,
     past: Recent<PastRun>,
     log: Recent<LogLine>,
+    totals: Totals,
     /// The task, devices and left-out devices of the last run whose beginning is in the log.
     last_begun: Option<(String, Vec<String>, Vec<LeftOut>)>,
     last_speculative_unix_s: f64,
@@ -83,6 +86,7 @@ impl State {
             runs: Vec::new(),
             past: Recent::new(MAX_PAST),
             log: Recent::new(MAX_LOG),
+            totals: Totals::default(),
             last_begun: None,
             last_speculative_unix_s: f64::MIN,
         }
@@ -141,6 +145,7 @@ impl State {
                 }
                 let past = PastRun { summary: run.summary.clone(), report: end.report.clone() };
                 self.past.push(version, past);
+                self.totals.add(&run.summary.task, &run.counters(), end.error.is_some(), version);
             }
         }
         run.heard(at, version);
@@ -166,6 +171,9 @@ impl State {
         }
         let known = self.runs.iter_mut().find(|run| run.summary.id == event.run);
         if let Some(run) = known {
+            if run.ended_unseen {
+                self.totals.take_back(&run.summary.task, &run.counters(), version);
+            }
             run.summary.ended = None;
             run.ended_unseen = false;
             let joined = run.set_status(status, event.at, version);
@@ -204,7 +212,10 @@ impl State {
         let mut has_ended = false;
         for run in &mut self.runs {
             let may_be_silent = run.summary.kind != RunKind::Map;
-            has_ended |= run.tick(since_s, version, unix_s, may_be_silent);
+            if run.tick(since_s, version, unix_s, may_be_silent) {
+                self.totals.add(&run.summary.task, &run.counters(), true, version);
+                has_ended = true;
+            }
         }
         if has_ended {
             self.forget_ended();
@@ -256,6 +267,7 @@ impl State {
             runs: self.runs.iter().map(RunFold::view).collect(),
             past: self.past.all(),
             log: self.log.all(),
+            totals: self.totals.all(),
         }
     }
 
@@ -274,6 +286,7 @@ impl State {
             kept_past: self.past.iter().map(|past| past.summary.id).collect(),
             past: self.past.since(version),
             log: self.log.since(version),
+            totals: self.totals.since(version),
         }
     }
 

@@ -8,6 +8,8 @@ use evener_schedule::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::totals::TaskTotals;
+
 /// A program: what its runs and queues do now, and what they did.
 ///
 /// Times named `unix_s` are seconds since 1970. All other times are seconds since the run began.
@@ -30,6 +32,9 @@ pub struct Program {
     pub past: VecDeque<PastRun>,
     /// The last decisions in words; the newest last.
     pub log: VecDeque<LogLine>,
+    /// What the runs that have ended did, by task.
+    #[serde(default)]
+    pub totals: Vec<TaskTotals>,
 }
 
 /// A run or a queue.

@@ -16,6 +16,7 @@ use super::{
         RunView,
     },
     recent::Recent,
+    totals::Counters,
     words,
 };
 
@@ -375,6 +376,11 @@ impl RunFold {
         };
         let changed = self.devices.iter().enumerate().filter(|(_, it)| it.changed > version);
         RunDelta { summary: self.summary.clone(), devices: changed.map(device).collect() }
+    }
+
+    /// What each device has done.
+    pub(super) fn counters(&self) -> Vec<(String, Counters)> {
+        self.devices.iter().map(|it| (it.id.clone(), Counters::from(&self.totals(it)))).collect()
     }
 
     fn totals(&self, device: &DeviceFold) -> DeviceTotals {

@@ -136,6 +136,10 @@ fn assert_bounded(program: &Program) {
         program.runs.len()
     );
     assert!(program.past.len() <= MAX_PAST && program.log.len() <= MAX_LOG);
+    assert!(program.totals.len() <= MAX_TASKS);
+    // Each task may have one device more, for all others.
+    let devices: usize = program.totals.iter().map(|task| task.devices.len()).sum();
+    assert!(devices <= MAX_TOTALS + MAX_TASKS, "{devices}");
     assert!(program.log.iter().all(|line| line.text.chars().count() <= 401));
     for run in &program.runs {
         let lanes: usize = run.devices.iter().map(|device| device.lanes.len()).sum();
@@ -278,7 +282,7 @@ fn totals_agree_with_the_report_if_nothing_is_lost() {
         let [mut first, mut second] = [(); 2].map(|()| State::new(1, "sim".into()));
         let (mut events, mut steps) = (Vec::new(), 0);
         let middle = 20 + rng.below(60);
-        let mut pace = |_: Time| {
+        let mut pace = |until: Time| {
             steps += 1;
             if steps == middle {
                 late = Some(stream.attach());
@@ -289,6 +293,7 @@ fn totals_agree_with_the_report_if_nothing_is_lost() {
                 while late.read(64, &mut events) {}
                 events.drain(..).for_each(|event| second.fold(&event, 0.0));
             }
+            until
         };
         let of_run = RunEvents::to(stream, 5, 1, scenario.items);
         let simulation =
@@ -297,10 +302,72 @@ fn totals_agree_with_the_report_if_nothing_is_lost() {
         assert_eq!(early.lost(), 0);
         with_failures += u32::from(simulation.report.devices.iter().any(|device| device.retries > 0));
         assert_agrees(first.snapshot().run(5).unwrap(), &simulation.report, seed);
+        let totals = first.snapshot().totals;
+        let items: u64 = totals[0].devices.iter().map(|(_, counters)| counters.items).sum();
+        assert_eq!(
+            (totals.len(), totals[0].succeeded + totals[0].failed, items),
+            (1, 1, simulation.report.done)
+        );
         // A run that has ended before the second reader attached tells it nothing.
         if let Some(run) = second.snapshot().run(5) {
             assert_agrees(run, &simulation.report, seed);
         }
     }
     assert!(with_failures > 5, "{with_failures}");
+}
+
+/// What has been counted for a device, in runs that have ended and in others.
+fn counted(program: &Program) -> u64 {
+    let ended = program.totals.iter().flat_map(|task| &task.devices).map(|(_, counters)| counters.items);
+    let active = program.active().flat_map(|run| &run.devices).map(|device| device.totals.items);
+    ended.sum::<u64>() + active.sum::<u64>()
+}
+
+#[test]
+fn what_is_counted_never_falls_when_runs_end_are_forgotten_or_are_taken_for_ended() {
+    let mut state = State::new(1, "any".into());
+    let lane = LaneStatus {
+        state: LaneState::Healthy,
+        tally: Tally::default(),
+        items: 0,
+        busy: Duration::ZERO,
+        wasted: Duration::ZERO,
+        in_flight: Vec::new(),
+    };
+    let status = |items| RunStatus {
+        task: "hash".into(),
+        kind: RunKind::Map,
+        strategy: "adaptive",
+        items: Some(100),
+        predicted: None,
+        devices: vec![DeviceStatus { id: "d".into(), lanes: vec![LaneStatus { items, ..lane.clone() }] }],
+        left_out: Vec::new(),
+    };
+    let mut before = 0;
+    for run in 0..100 {
+        let mut fold = |kind, unix_s| {
+            state.fold(&Event { run, at: Time::ZERO, kind }, unix_s);
+            let now = counted(&state.snapshot());
+            assert!(now >= before, "{now} after {before}");
+            before = now;
+        };
+        let now = run as f64 * 100.0;
+        fold(EventKind::Status(Arc::new(status(0))), now);
+        fold(EventKind::Status(Arc::new(status(7))), now);
+        if run % 10 == 3 {
+            // Nothing is heard of it for long, and then something.
+            (0..40).for_each(|second| state.tick(now + f64::from(second)));
+            assert_eq!(counted(&state.snapshot()), before);
+            state.fold(
+                &Event { run, at: Time::ZERO, kind: EventKind::Status(Arc::new(status(7))) },
+                now + 41.0,
+            );
+            assert_eq!(counted(&state.snapshot()), before);
+        }
+        let end = RunEnd { error: (run % 2 == 0).then(|| "lost".into()), report: None };
+        state.fold(&Event { run, at: Time::ZERO, kind: EventKind::RunEnded(Arc::new(end)) }, now + 42.0);
+        assert_eq!(counted(&state.snapshot()), before);
+    }
+    let totals = state.snapshot().totals;
+    assert_eq!((counted(&state.snapshot()), totals[0].succeeded, totals[0].failed), (700, 50, 50));
 }

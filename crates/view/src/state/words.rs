@@ -43,8 +43,12 @@ pub(super) fn joined(device: &str) -> String {
     format!("{device} joins: the other devices have failed or do not respond")
 }
 
+/// An error of a device. Errors of devices begin with the device's id themselves; those of tasks do not.
 pub(super) fn failed(device: &str, reason: &str) -> String {
-    format!("{device}: {reason}")
+    match reason.strip_prefix(device) {
+        Some(rest) if rest.starts_with(':') => reason.to_owned(),
+        _ => format!("{device}: {reason}"),
+    }
 }
 
 /// A lane's new state.

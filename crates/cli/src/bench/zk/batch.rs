@@ -20,6 +20,7 @@ use crate::{
     progress::ProgressLine,
     table::{Heading, table},
     verbosity::Verbosity,
+    views::Views,
 };
 
 /// Proofs that the processor alone makes: as many as GPUs make would take long.
@@ -62,6 +63,7 @@ pub(super) fn run(
     logs: &[u32],
     count: usize,
     progress: &ProgressLine,
+    views: Views,
     verbosity: Verbosity,
 ) -> Result<()> {
     let &[log] = logs else {
@@ -95,6 +97,7 @@ pub(super) fn run(
         report,
     };
     progress.finish();
+    views.finish(None)?;
     if arguments.json {
         write_json(&outcome)?;
     } else if verbosity.is_quiet() {

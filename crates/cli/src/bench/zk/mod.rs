@@ -24,10 +24,11 @@ use self::{
 use crate::{
     UsageError,
     machines::{HostsOption, LateNodes, Machines},
-    options::{is_gpu, log_devices},
+    options::{check_outputs, is_gpu, log_devices},
     output::{write_json, write_out},
     progress::ProgressLine,
     verbosity::Verbosity,
+    views::{ViewOptions, Views},
 };
 
 /// Measure Groth16 proofs and their arithmetic on each device
@@ -101,6 +102,9 @@ pub(crate) struct Arguments {
     /// Print a JSON object instead of text
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    views: ViewOptions,
 }
 
 const AFTER_HELP: &str = "\
@@ -191,9 +195,15 @@ pub(crate) fn run(arguments: &Arguments, verbosity: Verbosity) -> Result<()> {
     let devices = select(&arguments.hosts, &arguments.devices)?;
     arguments.emitter.iter().try_for_each(|&emitter| use_emitter(emitter, &devices))?;
     let sizes = Sizes::new(arguments, &devices);
+    check_outputs([], arguments.views.outputs())?;
+    let views = Views::begin(&arguments.views, verbosity)?;
     let progress = ProgressLine::new(arguments.json || verbosity.is_quiet());
+    if views.show_progress() {
+        progress.hide();
+    }
     if let Some(count) = arguments.batch {
-        let result = batch::run(arguments, &devices, &sizes.circuits, count as usize, &progress, verbosity);
+        let (sizes, count) = (&sizes.circuits, count as usize);
+        let result = batch::run(arguments, &devices, sizes, count, &progress, views, verbosity);
         progress.finish();
         return result;
     }
@@ -202,6 +212,7 @@ pub(crate) fn run(arguments: &Arguments, verbosity: Verbosity) -> Result<()> {
     let machine = describe(&devices);
     progress.print(&text(&machine))?;
     let sections = Bench { arguments, devices, sizes, progress, snarkrs, sections: Vec::new() }.run()?;
+    views.finish(None)?;
     // What a device fails in does not keep the others from being measured.
     let failed: Vec<String> = sections.iter().flat_map(Section::failures).collect();
     if arguments.json {

@@ -47,6 +47,9 @@ impl Scenario {
             Cost::Constant | Cost::Uniform | Cost::Ascending | Cost::Descending => {}
         }
         whole("", "bytes_per_item", self.bytes_per_item, 0, BYTES_PER_ITEM)?;
+        if let Some(items) = self.max_items {
+            whole("", "max_items", items, 1, u64::MAX)?;
+        }
         for (index, device) in self.devices.iter().enumerate() {
             device.check(index + 1)?;
         }

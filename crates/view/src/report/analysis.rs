@@ -2,82 +2,82 @@
 
 use serde::Serialize;
 
-use super::trace::{ParsedActivity, ParsedLane, ParsedSpan, ParsedTrace};
+use super::run_trace::{LaneActivity, LaneSpan, LaneTrace, RunTrace};
 
 /// The times of a run.
 #[derive(Debug, Serialize)]
-pub(super) struct Analysis {
-    pub(super) wall_s: f64,
+pub struct Analysis {
+    /// The time of the run.
+    pub wall_s: f64,
     /// The number of items whose results were accepted.
-    pub(super) items: u64,
+    pub items: u64,
     /// The number of items that were computed again by a speculative copy, or by a chunk that a copy overtook.
-    pub(super) duplicates: u64,
-    pub(super) chunks: u64,
-    pub(super) lanes: usize,
+    pub duplicates: u64,
+    /// The number of chunks.
+    pub chunks: u64,
+    /// The number of lanes.
+    pub lanes: usize,
     /// The mean over all lanes.
-    pub(super) total: Times,
-    pub(super) devices: Vec<DeviceTimes>,
+    pub total: Times,
+    /// Each device, in the order of the trace.
+    pub devices: Vec<DeviceTimes>,
 }
 
 /// The times of a device, as the mean over its lanes.
 #[derive(Debug, Serialize)]
-pub(super) struct DeviceTimes {
-    pub(super) id: String,
-    pub(super) lanes: usize,
+pub struct DeviceTimes {
+    /// Its id.
+    pub id: String,
+    /// The number of its lanes.
+    pub lanes: usize,
     /// The number of items whose results were accepted from the device.
-    pub(super) items: u64,
+    pub items: u64,
     /// The number of items that another device computed as well, whose results were accepted first.
-    pub(super) duplicates: u64,
+    pub duplicates: u64,
     /// The device's share of all items.
-    pub(super) share: f64,
-    pub(super) chunks: u64,
+    pub share: f64,
+    /// The number of its chunks.
+    pub chunks: u64,
     /// The number of chunks that failed.
-    pub(super) failures: u64,
+    pub failures: u64,
     /// The number of chunks that another lane finished first.
-    pub(super) dropped: u64,
+    pub dropped: u64,
     /// The number of speculative copies of slower lanes' chunks whose results were used.
-    pub(super) speculative: u64,
+    pub speculative: u64,
     /// The median time of a chunk.
-    pub(super) median_chunk_s: f64,
+    pub median_chunk_s: f64,
+    /// How it spent the time of the run.
     #[serde(flatten)]
-    pub(super) times: Times,
+    pub times: Times,
 }
 
 /// Shares of the time of a run. All but `copy` and `prepare` add up to 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub(super) struct Times {
+pub struct Times {
     /// Computing results that were used.
-    pub(super) busy: f64,
+    pub busy: f64,
     /// Copying between host and device, a part of `busy`.
-    pub(super) copy: f64,
+    pub copy: f64,
     /// On chunks that failed, or that another lane finished first.
-    pub(super) wasted: f64,
+    pub wasted: f64,
     /// Before the first chunk.
-    pub(super) start: f64,
+    pub start: f64,
     /// Opening devices and compiling kernels, a part of `start` or `gaps`.
-    pub(super) prepare: f64,
+    pub prepare: f64,
     /// Idle between chunks.
-    pub(super) gaps: f64,
+    pub gaps: f64,
     /// After the last chunk.
-    pub(super) tail: f64,
+    pub tail: f64,
 }
 
 impl Analysis {
-    pub(super) fn new(trace: &ParsedTrace) -> Analysis {
+    /// Adds up what the lanes did.
+    pub fn new(trace: &RunTrace) -> Analysis {
         let spans = || trace.lanes.iter().flat_map(|lane| &lane.spans);
         let wall_s = spans().map(|span| span.until_s).fold(0.0, f64::max);
         let items: u64 = spans().map(|span| span.accepted).sum();
-        let mut ids: Vec<&str> = Vec::new();
-        for lane in &trace.lanes {
-            if !ids.contains(&lane.device.as_str()) {
-                ids.push(&lane.device);
-            }
-        }
-        let device = |id: &str| {
-            let lanes: Vec<&ParsedLane> = trace.lanes.iter().filter(|lane| lane.device == id).collect();
-            DeviceTimes::new(id, &lanes, wall_s, items)
-        };
-        let devices: Vec<DeviceTimes> = ids.into_iter().map(device).collect();
+        let device = |(id, lanes): &(&str, Vec<&LaneTrace>)| DeviceTimes::new(id, lanes, wall_s, items);
+        let devices: Vec<DeviceTimes> = trace.devices().iter().map(device).collect();
         Analysis {
             wall_s,
             items,
@@ -91,10 +91,9 @@ impl Analysis {
 }
 
 impl DeviceTimes {
-    fn new(id: &str, lanes: &[&ParsedLane], wall_s: f64, all_items: u64) -> DeviceTimes {
+    fn new(id: &str, lanes: &[&LaneTrace], wall_s: f64, all_items: u64) -> DeviceTimes {
         let spans = || lanes.iter().flat_map(|lane| &lane.spans);
-        let count =
-            |activity: ParsedActivity| spans().filter(|span| span.activity == activity).count() as u64;
+        let count = |activity: LaneActivity| spans().filter(|span| span.activity == activity).count() as u64;
         let items = spans().map(|span| span.accepted).sum();
         let mut chunk_times: Vec<f64> =
             spans().filter(|span| span.activity.is_chunk()).map(|span| span.until_s - span.from_s).collect();
@@ -106,9 +105,9 @@ impl DeviceTimes {
             duplicates: spans().map(|span| span.duplicates).sum(),
             share: items as f64 / all_items.max(1) as f64,
             chunks: chunk_times.len() as u64,
-            failures: count(ParsedActivity::Failure),
-            dropped: count(ParsedActivity::Dropped),
-            speculative: count(ParsedActivity::Speculative),
+            failures: count(LaneActivity::Failure),
+            dropped: count(LaneActivity::Dropped),
+            speculative: count(LaneActivity::Speculative),
             median_chunk_s: chunk_times.get(chunk_times.len() / 2).copied().unwrap_or(0.0),
             times: Times::mean(lanes.iter().map(|lane| Times::of(lane, wall_s))),
         }
@@ -116,10 +115,9 @@ impl DeviceTimes {
 }
 
 impl Times {
-    fn of(lane: &ParsedLane, wall_s: f64) -> Times {
-        let covered = |is_counted: &dyn Fn(&ParsedSpan) -> bool| {
-            covered_s(lane.spans.iter().filter(|it| is_counted(it)))
-        };
+    fn of(lane: &LaneTrace, wall_s: f64) -> Times {
+        let covered =
+            |is_counted: &dyn Fn(&LaneSpan) -> bool| covered_s(lane.spans.iter().filter(|it| is_counted(it)));
         let chunks = || lane.spans.iter().filter(|span| span.activity.is_chunk());
         let first = chunks().map(|span| span.from_s).fold(wall_s, f64::min);
         let last = chunks().map(|span| span.until_s).fold(first, f64::max);
@@ -128,10 +126,10 @@ impl Times {
         let share = |seconds: f64| (seconds / wall_s.max(1e-12)).clamp(0.0, 1.0);
         Times {
             busy: share(busy),
-            copy: share(covered(&|span| span.activity == ParsedActivity::Copy)),
+            copy: share(covered(&|span| span.activity == LaneActivity::Copy)),
             wasted: share(in_chunks - busy),
             start: share(first),
-            prepare: share(covered(&|span| span.activity == ParsedActivity::Preparation)),
+            prepare: share(covered(&|span| span.activity == LaneActivity::Preparation)),
             gaps: share(last - first - in_chunks),
             tail: share(wall_s - last),
         }
@@ -163,7 +161,7 @@ impl Times {
 }
 
 /// Returns the time that spans cover. Chunks of one lane overlap, since two are in flight on a GPU.
-fn covered_s<'a>(spans: impl Iterator<Item = &'a ParsedSpan>) -> f64 {
+fn covered_s<'a>(spans: impl Iterator<Item = &'a LaneSpan>) -> f64 {
     let mut intervals: Vec<(f64, f64)> = spans.map(|span| (span.from_s, span.until_s)).collect();
     intervals.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
     let (mut covered, mut end) = (0.0, f64::NEG_INFINITY);
@@ -179,12 +177,12 @@ pub(super) mod test {
     use super::*;
 
     /// A lane of a device with spans of an activity, the items and the time.
-    pub(in crate::report) fn lane(device: &str, spans: &[(ParsedActivity, u64, f64, f64)]) -> ParsedLane {
-        let span = |&(activity, items, from_s, until_s): &(ParsedActivity, u64, f64, f64)| {
+    pub(in crate::report) fn lane(device: &str, spans: &[(LaneActivity, u64, f64, f64)]) -> LaneTrace {
+        let span = |&(activity, items, from_s, until_s): &(LaneActivity, u64, f64, f64)| {
             let accepted = if activity.is_used() { items } else { 0 };
-            ParsedSpan { activity, items, accepted, duplicates: 0, from_s, until_s }
+            LaneSpan { activity, items, accepted, duplicates: 0, from_s, until_s }
         };
-        ParsedLane { device: device.into(), spans: spans.iter().map(span).collect() }
+        LaneTrace { device: device.into(), spans: spans.iter().map(span).collect() }
     }
 
     #[test]
@@ -193,16 +191,16 @@ pub(super) mod test {
             lane(
                 "gpu",
                 &[
-                    (ParsedActivity::Work, 30, 1.0, 4.0),
-                    (ParsedActivity::Copy, 30, 1.0, 2.0),
-                    (ParsedActivity::Work, 30, 3.0, 6.0),
-                    (ParsedActivity::Preparation, 0, 0.0, 1.0),
+                    (LaneActivity::Work, 30, 1.0, 4.0),
+                    (LaneActivity::Copy, 30, 1.0, 2.0),
+                    (LaneActivity::Work, 30, 3.0, 6.0),
+                    (LaneActivity::Preparation, 0, 0.0, 1.0),
                 ],
             ),
-            lane("cpu", &[(ParsedActivity::Work, 20, 0.0, 4.0), (ParsedActivity::Dropped, 20, 5.0, 10.0)]),
+            lane("cpu", &[(LaneActivity::Work, 20, 0.0, 4.0), (LaneActivity::Dropped, 20, 5.0, 10.0)]),
             lane("cpu", &[]),
         ];
-        let analysis = Analysis::new(&ParsedTrace { lanes });
+        let analysis = Analysis::new(&RunTrace::of(lanes));
         assert_eq!((analysis.wall_s, analysis.items, analysis.chunks, analysis.lanes), (10.0, 80, 4, 3));
         let [gpu, cpu] = &analysis.devices[..] else { panic!("two devices") };
         let times =
@@ -221,15 +219,12 @@ pub(super) mod test {
     #[test]
     fn items_that_two_lanes_computed_count_once() {
         let mut lanes = vec![
-            lane("gpu", &[(ParsedActivity::Work, 16, 0.0, 4.0)]),
-            lane(
-                "cpu",
-                &[(ParsedActivity::Speculative, 6, 1.0, 4.0), (ParsedActivity::Dropped, 3, 4.0, 5.0)],
-            ),
+            lane("gpu", &[(LaneActivity::Work, 16, 0.0, 4.0)]),
+            lane("cpu", &[(LaneActivity::Speculative, 6, 1.0, 4.0), (LaneActivity::Dropped, 3, 4.0, 5.0)]),
         ];
         (lanes[1].spans[0].accepted, lanes[1].spans[0].duplicates) = (2, 4);
         lanes[1].spans[1].duplicates = 3;
-        let analysis = Analysis::new(&ParsedTrace { lanes });
+        let analysis = Analysis::new(&RunTrace::of(lanes));
         assert_eq!((analysis.items, analysis.duplicates), (18, 7));
         let devices: Vec<_> = analysis.devices.iter().map(|it| (it.items, it.duplicates)).collect();
         assert_eq!(devices, [(16, 0), (2, 7)]);

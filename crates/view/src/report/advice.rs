@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::{analysis::Analysis, percent};
-use crate::{
-    escape,
-    output::{format_counted, format_time},
+use super::{
+    Analysis,
+    markup::plain,
+    numbers::{format_counted, format_percent as percent, format_time},
 };
 
 /// The minimum share of the time of a run for which a cause is reported.
@@ -21,22 +21,24 @@ const SHORT_CHUNK_S: f64 = 50e-6;
 
 /// A cause of lost time, and what to change.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Finding {
+pub struct Finding {
     /// The share of the time of all lanes that it costs.
-    pub(super) share: f64,
-    pub(super) cause: String,
-    pub(super) advice: String,
+    pub share: f64,
+    /// What cost the time.
+    pub cause: String,
+    /// What to change.
+    pub advice: String,
 }
 
 /// Returns the causes of lost time, the most expensive first. There is always at least one finding.
-pub(super) fn findings(analysis: &Analysis) -> Vec<Finding> {
+pub fn findings(analysis: &Analysis) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut add = |share: f64, cause: String, advice: &str| {
         findings.push(Finding { share, cause, advice: advice.into() });
     };
     let wall_s = analysis.wall_s;
     for device in &analysis.devices {
-        let (id, times) = (escape::single_line(&device.id), &device.times);
+        let (id, times) = (plain(&device.id), &device.times);
         let weight = device.lanes as f64 / analysis.lanes.max(1) as f64;
         let time = |share: f64| format!("{} ({} of the run)", format_time(share * wall_s), percent(share));
         if device.chunks == 0 {
@@ -132,32 +134,29 @@ mod test {
     use super::{
         super::{
             analysis::test::lane,
-            trace::{ParsedActivity, ParsedLane, ParsedTrace},
+            run_trace::{LaneActivity, LaneTrace, RunTrace},
         },
         *,
     };
 
-    fn causes(lanes: Vec<ParsedLane>) -> Vec<String> {
-        findings(&Analysis::new(&ParsedTrace { lanes })).into_iter().map(|finding| finding.cause).collect()
+    fn causes(lanes: Vec<LaneTrace>) -> Vec<String> {
+        findings(&Analysis::new(&RunTrace::of(lanes))).into_iter().map(|finding| finding.cause).collect()
     }
 
     #[test]
     fn a_run_without_losses_needs_no_change() {
-        let lanes = ["a", "b"].map(|id| lane(id, &[(ParsedActivity::Work, 5, 0.0, 10.0)])).into();
+        let lanes = ["a", "b"].map(|id| lane(id, &[(LaneActivity::Work, 5, 0.0, 10.0)])).into();
         assert_eq!(causes(lanes), ["Nothing: the lanes were busy for 100.0 % of the time."]);
     }
 
     #[test]
     fn every_cause_is_found_and_the_most_expensive_is_first() {
         let lanes = vec![
-            lane(
-                "late",
-                &[(ParsedActivity::Work, 50, 2.0, 10.0), (ParsedActivity::Preparation, 0, 0.5, 2.0)],
-            ),
-            lane("early", &[(ParsedActivity::Work, 50, 0.0, 4.0), (ParsedActivity::Copy, 50, 0.0, 3.0)]),
-            lane("gap", &[(ParsedActivity::Work, 50, 0.0, 5.0), (ParsedActivity::Work, 50, 6.0, 10.0)]),
-            lane("lost", &[(ParsedActivity::Work, 50, 0.0, 9.0), (ParsedActivity::Failure, 50, 9.0, 10.0)]),
-            lane("slow", &[(ParsedActivity::Work, 1, 0.0, 7.0), (ParsedActivity::Dropped, 50, 7.0, 10.0)]),
+            lane("late", &[(LaneActivity::Work, 50, 2.0, 10.0), (LaneActivity::Preparation, 0, 0.5, 2.0)]),
+            lane("early", &[(LaneActivity::Work, 50, 0.0, 4.0), (LaneActivity::Copy, 50, 0.0, 3.0)]),
+            lane("gap", &[(LaneActivity::Work, 50, 0.0, 5.0), (LaneActivity::Work, 50, 6.0, 10.0)]),
+            lane("lost", &[(LaneActivity::Work, 50, 0.0, 9.0), (LaneActivity::Failure, 50, 9.0, 10.0)]),
+            lane("slow", &[(LaneActivity::Work, 1, 0.0, 7.0), (LaneActivity::Dropped, 50, 7.0, 10.0)]),
             lane("none", &[]),
         ];
         let causes = causes(lanes);
@@ -179,9 +178,8 @@ mod test {
 
     #[test]
     fn many_short_chunks_are_told() {
-        let spans: Vec<_> = (0..200)
-            .map(|n| (ParsedActivity::Work, 1, f64::from(n) * 1e-5, f64::from(n + 1) * 1e-5))
-            .collect();
+        let spans: Vec<_> =
+            (0..200).map(|n| (LaneActivity::Work, 1, f64::from(n) * 1e-5, f64::from(n + 1) * 1e-5)).collect();
         assert_eq!(causes(vec![lane("cpu", &spans)]), ["Chunks on cpu take 10.0 µs only."]);
     }
 }
