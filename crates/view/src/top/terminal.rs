@@ -1,12 +1,11 @@
 //! The terminal: taken over, restored however the process ends, and read for keys.
 
+#[cfg(unix)]
+use std::sync::{Arc, atomic::AtomicUsize};
 use std::{
     io::{self, BufWriter, Stdout, Write, stdout},
     panic,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
-    },
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
     time::{Duration, Instant},
 };
 
