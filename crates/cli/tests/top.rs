@@ -364,6 +364,18 @@ fn with_tmux_the_terminal_is_restored_after_keys_signals_and_a_panic() {
 
 #[test]
 #[ignore = "needs tmux"]
+fn with_tmux_a_view_ends_with_its_terminal() {
+    let desk = Desk::new();
+    let screen = desk.terminal("gone", 80, 24);
+    screen.start_top("");
+    let process = PathBuf::from(format!("/proc/{}", screen.pid_of_top()));
+    desk.tmux(&["kill-server"]);
+    // It would read a terminal that is not there, and keep a core busy for ever.
+    wait_for("the end of the view", || (!process.exists()).then_some(()));
+}
+
+#[test]
+#[ignore = "needs tmux"]
 fn with_tmux_a_suspended_view_gives_the_terminal_back_and_takes_it_again() {
     let desk = Desk::new();
     let screen = desk.terminal("suspend", 80, 24);

@@ -1,12 +1,11 @@
 //! The terminal: taken over, restored however the process ends, and read for keys.
 
+#[cfg(unix)]
+use std::sync::{Arc, atomic::AtomicUsize};
 use std::{
     io::{self, BufWriter, Stdout, Write, stdout},
     panic,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
-    },
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
     time::{Duration, Instant},
 };
 
@@ -33,6 +32,9 @@ use super::{
 /// The least time between two frames, and the longest time without a look at signals and programs.
 const FRAME: Duration = Duration::from_millis(80);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long the thread that reads keys has to end the process after a signal.
+#[cfg(unix)]
+const TIME_TO_END: Duration = Duration::from_millis(500);
 
 /// Whether the terminal is taken over now.
 static IS_TAKEN: AtomicBool = AtomicBool::new(false);
@@ -111,6 +113,25 @@ impl Signals {
         }
     }
 
+    /// Ends the process if the terminal hangs up, or an ending signal has come, and the thread that reads keys does not end
+    /// it: crossterm reads a terminal that is gone again and again, and never returns.
+    fn end_if_stuck(&self) -> io::Result<()> {
+        let end = self.end.clone();
+        let watch = move || loop {
+            std::thread::sleep(LOOK_EVERY);
+            if has_hung_up() {
+                // Counts as the signal that the system sends then, which the process may have been started without.
+                drop(end.compare_exchange(0, signal_hook::consts::SIGHUP as usize, SeqCst, SeqCst));
+            }
+            if let Some(signal) = i32::try_from(end.load(SeqCst)).ok().filter(|signal| *signal != 0) {
+                std::thread::sleep(TIME_TO_END);
+                restore();
+                drop(signal_hook::low_level::emulate_default_handler(signal));
+            }
+        };
+        std::thread::Builder::new().name("evener-top-watch".into()).spawn(watch).map(drop)
+    }
+
     fn asks_to_stop(&self) -> bool {
         self.stop.swap(false, SeqCst)
     }
@@ -128,10 +149,26 @@ impl Signals {
     }
 }
 
+/// Whether the terminal is gone.
+#[cfg(unix)]
+fn has_hung_up() -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    let screen = rustix::stdio::stdout();
+    let mut terminal = [PollFd::new(&screen, PollFlags::empty())];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut terminal, Some(&at_once)).is_ok()
+        && terminal[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
+}
+
 #[cfg(not(unix))]
 impl Signals {
     fn watch() -> io::Result<Signals> {
         Ok(Signals::default())
+    }
+
+    fn end_if_stuck(&self) -> io::Result<()> {
+        Ok(())
     }
 
     fn end(&self) -> Option<i32> {
@@ -158,6 +195,7 @@ pub(super) fn run(options: Options) -> io::Result<Ended> {
     let Options { look, interval, hardware, absent } = options;
     let gathering = Gathering::begin(hardware, absent, interval)?;
     let signals = Signals::watch()?;
+    signals.end_if_stuck()?;
     restore_at_panic();
     if look.colors {
         // Whether there are colors was decided by the caller.
