@@ -11,7 +11,7 @@ use super::{
 /// The top and the bottom of the sizes.
 const SIZES: (f64, f64) = (24.0, 184.0);
 /// The width and height of a point, and of the cells in which only one point is drawn.
-const POINT: f64 = 3.0;
+const POINT: f64 = 4.0;
 /// Devices with a color of their own.
 const MAX_COLORS: usize = 6;
 
