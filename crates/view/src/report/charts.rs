@@ -11,7 +11,7 @@ use super::{
 /// The top and the bottom of the sizes.
 const SIZES: (f64, f64) = (24.0, 184.0);
 /// The width and height of a point, and of the cells in which only one point is drawn.
-const POINT: f64 = 3.0;
+const POINT: f64 = 4.0;
 /// Devices with a color of their own.
 const MAX_COLORS: usize = 6;
 
@@ -52,16 +52,17 @@ pub(super) fn chunk_sizes(trace: &RunTrace, wall_s: f64) -> (String, u64) {
     let (mut taken, mut count, mut x) = (BTreeSet::new(), 0, AXIS.0);
     for (index, (id, lanes)) in devices.iter().enumerate() {
         let class = format!("c{}", if has_legend { index } else { 0 });
-        let mut points = String::new();
-        for span in lanes.iter().flat_map(|lane| &lane.spans).filter(|span| span.activity.is_chunk()) {
-            let cell = |at: f64| (at / POINT) as u32;
-            let cells = (cell(scale.x(span.from_s)), cell(height(span.items)));
-            if taken.insert(cells) {
-                let at = |cell: u32| f64::from(cell) * POINT;
-                points += &format!("M{} {}h{POINT}v{POINT}h-{POINT}z", at(cells.0), at(cells.1));
-                count += 1;
-            }
-        }
+        let cell = |at: f64| (at / POINT) as u32;
+        let chunks = lanes.iter().flat_map(|lane| &lane.spans).filter(|span| span.activity.is_chunk());
+        let cells: BTreeSet<(u32, u32)> =
+            chunks.map(|span| (cell(scale.x(span.from_s)), cell(height(span.items)))).collect();
+        // With a color each, every device shows all of its own.
+        let is_new = |cell: &(u32, u32)| has_legend || taken.insert(*cell);
+        let cells: Vec<(u32, u32)> = cells.into_iter().filter(is_new).collect();
+        count += cells.len() as u64;
+        let at = |cell: u32| f64::from(cell) * POINT;
+        let point = |(x, y): (u32, u32)| format!("M{} {}h{POINT}v{POINT}h-{POINT}z", at(x), at(y));
+        let points: String = cells.into_iter().map(point).collect();
         svg += &path(&class, &points);
         if has_legend {
             svg += &format!(

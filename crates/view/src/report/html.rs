@@ -31,7 +31,7 @@ h1{font-size:24px;margin:0}h2{font-size:17px;margin:32px 0 8px}p{margin:6px 0}\
 .quiet{color:var(--quiet);font-size:13px}.bad{color:var(--bad)}\
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(124px,1fr));gap:10px;margin:18px 0}\
 .tile{background:var(--tile);border:1px solid var(--line);border-radius:8px;padding:10px 12px}\
-.tile b{display:block;font-size:20px;font-weight:600}.tile span{color:var(--quiet);font-size:13px}\
+.tile b{display:block;font-size:20px;font-weight:600}.tile span{color:var(--quiet);font-size:13px;line-height:1.3;display:block}\
 .wide{overflow-x:auto}.wide svg{min-width:640px;width:100%;height:auto;display:block}\
 table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}\
 th,td{text-align:left;padding:4px 8px;border-bottom:1px solid var(--line);vertical-align:top}\
@@ -218,7 +218,7 @@ impl Html {
         let prediction = match report.predicted_s {
             Some(predicted) if predicted > 0.0 => {
                 let ratio = report.wall_s / predicted;
-                format!("Predicted were {}: the run took {ratio:.2} times that.", format_time(predicted))
+                format!("The prediction was {}: the run took {ratio:.2} times that.", format_time(predicted))
             }
             _ => "There was no prediction.".into(),
         };
