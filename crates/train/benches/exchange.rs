@@ -1,0 +1,2 @@
+//! The cost of an exchange.
+fn main() {}
