@@ -146,7 +146,8 @@ mod test {
 
     #[test]
     fn epochs_and_seeds_have_different_orders_and_the_same_ones_repeat() {
-        let orders: Vec<_> = [(1, 0), (1, 1), (2, 0)].map(|(seed, epoch)| permutation(100, seed, epoch)).into();
+        let orders: Vec<_> =
+            [(1, 0), (1, 1), (2, 0)].map(|(seed, epoch)| permutation(100, seed, epoch)).into();
         assert_ne!(orders[0], orders[1]);
         assert_ne!(orders[0], orders[2]);
         assert_eq!(orders[0], permutation(100, 1, 0));

@@ -73,6 +73,8 @@ pub struct Machines {
     pub totals: Vec<RankTotals>,
     /// Seconds of exchange that nothing hid.
     pub exchange_s: f64,
+    /// Committed steps at the last checkpoint.
+    pub checkpointed: u64,
     /// Mean losses of the completed epochs.
     pub epoch_losses: Vec<f64>,
     /// Sum of weighted losses, and of weights, in the current epoch.
@@ -99,7 +101,12 @@ pub struct Committed {
 
 impl Machines {
     /// Creates the machines of a run.
-    pub fn new(planner: Planner, ledger: Ledger, cadence: Option<Cadence>, growth: Option<BatchGrowth>) -> Self {
+    pub fn new(
+        planner: Planner,
+        ledger: Ledger,
+        cadence: Option<Cadence>,
+        growth: Option<BatchGrowth>,
+    ) -> Self {
         let ranks = planner.models().len();
         Machines {
             first_batch: planner.settings().batch,
@@ -112,8 +119,45 @@ impl Machines {
             skipped: 0,
             totals: vec![RankTotals::default(); ranks],
             exchange_s: 0.0,
+            checkpointed: 0,
             epoch_losses: Vec::new(),
             loss_sum: (0.0, 0.0),
+        }
+    }
+
+    /// Continues where a run with any number of ranks was. All ranks of this run are members, at the speeds that they
+    /// have in this run.
+    pub fn continue_from(&mut self, saved: Machines) {
+        let batch = self.ledger.batch();
+        self.membership.commit(saved.step());
+        self.ledger = saved.ledger;
+        self.ledger.restore();
+        if saved.growth.is_some()
+            && self.growth.is_some()
+            && self.planner.set_batch(self.ledger.batch()).is_some()
+        {
+            self.first_batch = saved.first_batch;
+        } else {
+            self.ledger.set_batch(batch);
+        }
+        self.noise = saved.noise;
+        if self.cadence.is_some() && saved.cadence.is_some() {
+            self.cadence = saved.cadence;
+        }
+        self.skipped = saved.skipped;
+        self.checkpointed = saved.checkpointed;
+        self.epoch_losses = saved.epoch_losses;
+        self.loss_sum = saved.loss_sum;
+    }
+
+    /// Makes all ranks members again, as at the start of a run that continues with the same ranks.
+    pub fn all_present(&mut self) {
+        let step = self.step();
+        let was = self.membership.present();
+        self.membership = Membership::new(was.len());
+        self.membership.commit(step);
+        if was.contains(&false) {
+            self.planner.set_present(&self.membership.present());
         }
     }
 

@@ -88,7 +88,8 @@ pub struct Mlp {
 impl Mlp {
     /// Creates a network for these samples with a hidden layer of this width, and weights from a seed.
     pub fn new(data: Arc<Regression>, hidden: usize, optimizer: Optimizer, seed: u64) -> Self {
-        let (inputs, outputs) = (data.inputs.first().map_or(0, Vec::len), data.targets.first().map_or(0, Vec::len));
+        let (inputs, outputs) =
+            (data.inputs.first().map_or(0, Vec::len), data.targets.first().map_or(0, Vec::len));
         let sizes = vec![inputs, hidden, outputs];
         let mut random = SplitMix(seed);
         let mut parameters = Vec::new();
@@ -184,7 +185,8 @@ impl Mlp {
     /// Returns the means and variances of the inputs of a batch.
     fn statistics(&self, samples: &[u64]) -> (Vec<f64>, Vec<f64>) {
         let count = samples.len() as f64;
-        let column = |index: usize| samples.iter().map(move |&sample| self.data.inputs[sample as usize][index]);
+        let column =
+            |index: usize| samples.iter().map(move |&sample| self.data.inputs[sample as usize][index]);
         let mean: Vec<f64> = (0..self.sizes[0]).map(|index| column(index).sum::<f64>() / count).collect();
         let variance = (0..self.sizes[0])
             .map(|index| column(index).map(|x| (x - mean[index]).powi(2)).sum::<f64>() / count)

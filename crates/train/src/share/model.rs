@@ -54,9 +54,7 @@ impl SpeedModel {
         let rows: Vec<(f64, f64, f64)> = probes
             .iter()
             .filter(|probe| probe.samples > 0 && probe.seconds.is_finite() && probe.seconds > 0.0)
-            .map(|probe| {
-                (probe.samples as f64, probe.samples.div_ceil(micro_batch) as f64, probe.seconds)
-            })
+            .map(|probe| (probe.samples as f64, probe.samples.div_ceil(micro_batch) as f64, probe.seconds))
             .collect();
         if rows.is_empty() {
             return None;

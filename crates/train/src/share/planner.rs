@@ -59,7 +59,10 @@ impl fmt::Display for LeftOut {
         let LeftOut { rank, with_s, without_s } = self;
         if with_s.is_finite() {
             let (with, without) = (with_s * 1e3, without_s * 1e3);
-            write!(f, "rank {rank} is left out: a step would take {with:.2} ms with it and takes {without:.2} ms")
+            write!(
+                f,
+                "rank {rank} is left out: a step would take {with:.2} ms with it and takes {without:.2} ms"
+            )
         } else {
             write!(f, "rank {rank} is left out: the batch is too small to share with it")
         }

@@ -26,9 +26,7 @@ fn one_to_two_and_a_half_shares_35_samples_as_25_and_10() {
 fn brute_force(candidates: &[Candidate], batch: u64, exchange: &Exchange) -> Option<f64> {
     let [first, rest @ ..] = candidates else { return (batch == 0).then_some(0.0) };
     (first.least..=first.most.min(batch))
-        .filter_map(|mine| {
-            Some(first.busy_s(mine, exchange).max(brute_force(rest, batch - mine, exchange)?))
-        })
+        .filter_map(|mine| Some(first.busy_s(mine, exchange).max(brute_force(rest, batch - mine, exchange)?)))
         .min_by(f64::total_cmp)
 }
 
@@ -240,5 +238,8 @@ fn a_probe_discards_two_runs_of_each_size_and_keeps_the_shortest_of_three() {
     }
     assert_eq!(runs.len(), 15);
     let model = plan.model(u64::MAX).unwrap();
-    assert!((model.per_sample_s - 0.002).abs() < 1e-9 && (model.per_launch_s - 0.01).abs() < 1e-9, "{model:?}");
+    assert!(
+        (model.per_sample_s - 0.002).abs() < 1e-9 && (model.per_launch_s - 0.01).abs() < 1e-9,
+        "{model:?}"
+    );
 }
