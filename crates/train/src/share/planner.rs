@@ -48,8 +48,8 @@ pub struct Plan {
 pub struct LeftOut {
     /// The rank.
     pub rank: usize,
-    /// Predicted seconds per step with this rank.
-    pub with_s: f64,
+    /// Predicted seconds per step with this rank, or `None` if the batch is too small to share with it.
+    pub with_s: Option<f64>,
     /// Predicted seconds per step without it.
     pub without_s: f64,
 }
@@ -57,11 +57,11 @@ pub struct LeftOut {
 impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LeftOut { rank, with_s, without_s } = self;
-        if with_s.is_finite() {
+        if let Some(with_s) = with_s {
             let (with, without) = (with_s * 1e3, without_s * 1e3);
             write!(
                 f,
-                "rank {rank} is left out: a step would take {with:.2} ms with it and takes {without:.2} ms"
+                "rank {rank} is left out: a step would take {with:.2} ms with it and takes {without:.2} ms without"
             )
         } else {
             write!(f, "rank {rank} is left out: the batch is too small to share with it")
@@ -313,7 +313,7 @@ impl Planner {
         let (predicted_s, batches) = evaluated[best].clone()?;
         let with = |rank: usize| {
             let position = order.iter().position(|&it| it == rank).unwrap_or(0);
-            evaluated[position].as_ref().map_or(f64::INFINITY, |plan| plan.0)
+            evaluated[position].as_ref().map(|plan| plan.0)
         };
         let left_out = (0..ranks)
             .filter(|&rank| self.present[rank] && batches[rank] == 0)

@@ -115,6 +115,8 @@ pub(super) struct Engine<R: Replica> {
     /// Samples of each rank that were committed before this run.
     before: Vec<f64>,
     pub(super) checkpoint_error: Option<String>,
+    /// Why the checkpoint to continue from cannot be used.
+    pub(super) load_error: Option<TrainError>,
     /// Optimizer states of all ranks from a checkpoint, which are still to be handed out.
     pub(super) optimizers: Option<Vec<Vec<R::Element>>>,
     pub(super) resumed_from: Option<u64>,
@@ -158,6 +160,7 @@ impl<R: Replica> Engine<R> {
             begun: Instant::now(),
             before: Vec::new(),
             checkpoint_error: None,
+            load_error: None,
             optimizers: None,
             resumed_from: None,
             alone: Vec::new(),
@@ -195,7 +198,8 @@ impl<R: Replica> Engine<R> {
 
     /// Agrees on the state to start from.
     fn begin(&mut self) -> Result<ControlFlow<bool>, Fault> {
-        self.load_checkpoint()?;
+        // The others must not begin anew where this worker cannot continue: they learn of the error first.
+        self.load_error = self.load_checkpoint().err();
         self.agree()?;
         self.begun = Instant::now();
         self.before = self.machines.totals.iter().map(|totals| totals.samples).collect();

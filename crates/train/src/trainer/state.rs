@@ -57,6 +57,9 @@ impl<E: Scalar> Snapshot<E> {
     }
 }
 
+/// What a worker that cannot use the checkpoint says instead of whether it has a state.
+const CANNOT_CONTINUE: u64 = 2;
+
 /// What a worker gets from another one, besides tensors.
 #[derive(Serialize, Deserialize)]
 struct Header {
@@ -95,10 +98,20 @@ impl<R: Replica> Engine<R> {
     pub(super) fn agree(&mut self) -> Result<(), Fault> {
         let layout = serde_json::to_string(&self.layout).unwrap_or_default();
         let layout = layout.bytes().fold(7u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte as u64));
-        let mine = [u64::from(self.has_state), self.machines.step(), layout];
+        let has_state = if self.load_error.is_some() { CANNOT_CONTINUE } else { u64::from(self.has_state) };
+        let mine = [has_state, self.machines.step(), layout];
         let mut all = vec![0u64; 3 * self.group.size()];
         self.group.all_gather(&mine, &mut all)?;
         let members: Vec<&[u64]> = all.chunks_exact(3).collect();
+        if let Some(error) = self.load_error.take() {
+            return Err(error.into());
+        }
+        if let Some(other) = members.iter().position(|member| member[0] == CANNOT_CONTINUE) {
+            let (group, ranks) = (self.group.name().to_owned(), vec![self.group.ranks()[other]]);
+            let detail = format!("worker {} cannot use the checkpoint", ranks[0]);
+            let error = CommError::Failed { group, call: "start".into(), ranks, detail };
+            return Err(TrainError::Comm(error).into());
+        }
         if let Some(other) = members.iter().position(|member| member[2] != layout) {
             let (rank, other) = (self.around.rank, self.group.ranks()[other]);
             let detail = format!("worker {other} has other tensors than worker {rank}");
