@@ -10,6 +10,7 @@ pub mod membership;
 pub mod noise;
 mod replica;
 pub mod share;
+pub mod sim;
 pub mod testing;
 mod trainer;
 
