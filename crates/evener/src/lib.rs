@@ -148,6 +148,7 @@
 //! | `wgpu` | GPUs through Vulkan, Metal, Direct3D 12 or OpenGL; [`Device::from_wgpu`] |
 //! | `mesh` | [`mesh`]: meshes of devices, and collectives between them |
 //! | `merkle` | [`merkle`]: Merkle trees over a pool |
+//! | `train` | [`train`]: data-parallel training over unlike devices |
 //! | `zk` | [`zk`]: Groth16 proofs over BN254, multi-scalar multiplications and transforms |
 
 /// For types of your own in buffers: `#[derive(Clone, Copy, Pod, Zeroable)] #[bytemuck(crate = "evener::bytemuck")]`.
@@ -171,6 +172,9 @@ pub use evener_schedule::{
     Arrays, BoxClosure, Cancel, Chunk, Closure, Handle, Job, KernelParams, KernelTask, MapStream, Mapped,
     Pool, Progress, Queue, QueueError, Reduced, Report, Resident, Results, RunError, Strategy, Task,
 };
+/// Data-parallel training over unlike devices: shares by measured speed, and the gradient of one device.
+#[cfg(feature = "train")]
+pub use evener_train as train;
 /// Groth16 proofs over BN254, and their arithmetic on every device: fields, curves, multi-scalar multiplications and
 /// number-theoretic transforms.
 #[cfg(feature = "zk")]
@@ -204,5 +208,6 @@ mod guide {
         mesh: "docs/mesh.md",
         proofs: "docs/proofs.md",
         other_machines: "docs/other-machines.md",
+        training: "docs/training.md",
     }
 }
