@@ -107,7 +107,7 @@ impl<'a> Simulation<'a> {
         let share = training.batch.div_ceil(devices.len() as u64);
         let mut models = Vec::new();
         for device in &devices {
-            let mut plan = ProbePlan::new(share);
+            let mut plan = ProbePlan::new(share, device.model.micro_batch);
             while let Some(step) = plan.next_step() {
                 plan.record(device.seconds(step.samples, &mut random));
             }

@@ -26,9 +26,14 @@ pub struct ProbeStep {
 }
 
 impl ProbePlan {
-    /// Plans probes of a quarter, a half and all of a device's first share.
-    pub fn new(first_share: u64) -> Self {
+    /// Plans probes of a quarter, a half and all of a device's first share. If all of these are multiples of the
+    /// micro-batch, which would not tell the cost of a launch from that of its samples, the second is half a micro-batch
+    /// larger.
+    pub fn new(first_share: u64, micro_batch: u64) -> Self {
         let mut sizes: Vec<u64> = [4, 2, 1].map(|part| first_share.div_ceil(part).max(1)).to_vec();
+        if sizes.iter().all(|size| size.is_multiple_of(micro_batch.max(1))) {
+            sizes[1] += micro_batch / 2;
+        }
         sizes.dedup();
         ProbePlan { best: vec![f64::INFINITY; sizes.len()], sizes, run: 0 }
     }

@@ -228,7 +228,7 @@ fn a_card_a_thousand_times_faster_than_the_processor_ends_up_alone() {
 
 #[test]
 fn a_probe_discards_two_runs_of_each_size_and_keeps_the_shortest_of_three() {
-    let mut plan = ProbePlan::new(32);
+    let mut plan = ProbePlan::new(32, u64::MAX);
     let mut runs = Vec::new();
     while let Some(step) = plan.next_step() {
         let run = runs.iter().filter(|it| **it == step.samples).count();

@@ -155,7 +155,7 @@ impl<R: Replica> Engine<R> {
         let members = self.machines.membership.members();
         let least = self.replica.least_share();
         let share = self.machines.ledger.batch().div_ceil(members.len() as u64).max(least * 4);
-        let mut plan = ProbePlan::new(share);
+        let mut plan = ProbePlan::new(share, self.replica.micro_batch());
         while let Some(step) = plan.next_step() {
             self.group.barrier()?;
             let computed = self.probe_batch(step.samples)?;
