@@ -162,7 +162,9 @@ fn a_worker_that_hangs_forever_is_not_waited_for() {
     let networks = Networks::new(48, &[1e-3, 2e-3]);
     let faulty = networks.with_fault(once((1, 3), || thread::sleep(Duration::from_secs(3600))));
     let begun = Instant::now();
-    let trained = faulty.trainer().0.batch(12).timeout(TIMEOUT).build().unwrap().run(2).unwrap();
+    let handle = faulty.trainer().0.batch(12).timeout(TIMEOUT).build().unwrap().start(2).unwrap();
+    while handle.next_metrics().is_some() {}
+    let trained = handle.join().unwrap();
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
     assert_eq!((trained.report.samples, trained.report.events.len()), (96, 1));
 }

@@ -127,12 +127,12 @@ proptest! {
             }
             let plan = planner.plan();
             prop_assert_eq!(plan.batches.iter().sum::<u64>(), planner.settings().batch);
-            for rank in 0..ranks {
-                prop_assert!(present[rank] || plan.batches[rank] == 0);
+            for (rank, &present) in present.iter().enumerate() {
+                prop_assert!(present || plan.batches[rank] == 0);
                 prop_assert!(plan.batches[rank] == 0 || plan.batches[rank] >= least);
                 let (drift, left_out) = (planner.models()[rank].drift, plan.left_out.iter().any(|it| it.rank == rank));
                 prop_assert!(drift.is_finite() && drift > 0.0);
-                prop_assert_eq!(left_out, present[rank] && plan.batches[rank] == 0);
+                prop_assert_eq!(left_out, present && plan.batches[rank] == 0);
             }
         }
     }

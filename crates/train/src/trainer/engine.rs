@@ -38,7 +38,8 @@ pub(super) struct Surroundings {
     pub(super) settings: Arc<Settings>,
     pub(super) rendezvous: Arc<dyn Rendezvous>,
     pub(super) cancel: Arc<AtomicBool>,
-    pub(super) metrics: Sender<Metrics>,
+    /// `None` is the end.
+    pub(super) metrics: Sender<Option<Metrics>>,
 }
 
 impl Surroundings {
@@ -483,8 +484,7 @@ impl<R: Replica> Engine<R> {
                 present: machines.membership.is_member(rank),
             })
             .collect();
-        // Nobody may listen.
-        let _ = self.around.metrics.send(Metrics {
+        let metrics = Metrics {
             epoch: ledger.epoch(),
             step: machines.step(),
             loss,
@@ -496,7 +496,9 @@ impl<R: Replica> Engine<R> {
             noise_scale: machines.noise.scale(),
             learning_rate_gain: machines.learning_rate_gain(),
             workers,
-        });
+        };
+        // Nobody may listen.
+        let _ = self.around.metrics.send(Some(metrics));
     }
 
     /// Continues from a checkpoint, as the first rank. The others get its state from there.

@@ -158,10 +158,10 @@ impl<R: Replica> Trainer<R> {
             setting: "workers",
             detail: format!("the system cannot start a thread: {error}"),
         })?;
-        Ok(Handle { thread, metrics, cancel })
+        Ok(Handle { thread, metrics, ended: AtomicBool::new(false), cancel })
     }
 
-    fn supervisor(self, cancel: Arc<AtomicBool>, metrics: Sender<Metrics>) -> Result<Supervisor<R>> {
+    fn supervisor(self, cancel: Arc<AtomicBool>, metrics: Sender<Option<Metrics>>) -> Result<Supervisor<R>> {
         let run = RUNS.fetch_add(1, SeqCst);
         let settings = Arc::new(self.settings);
         let (worlds, rendezvous, kind): (Vec<World>, Arc<dyn Rendezvous>, _) = match self.world {
@@ -366,7 +366,9 @@ impl<R: Replica> TrainerBuilder<R> {
 #[derive(Debug)]
 pub struct Handle<R: Replica> {
     thread: JoinHandle<Result<Trained<R>>>,
-    metrics: Receiver<Metrics>,
+    metrics: Receiver<Option<Metrics>>,
+    /// Whether the end of the metrics was received.
+    ended: AtomicBool,
     cancel: Arc<AtomicBool>,
 }
 
@@ -382,12 +384,22 @@ impl<R: Replica> Handle<R> {
 
     /// Waits for the next round, and returns how training goes. Returns `None` at the end.
     pub fn next_metrics(&self) -> Option<Metrics> {
-        self.metrics.recv().ok()
+        if self.ended.load(SeqCst) {
+            return None;
+        }
+        let received = self.metrics.recv().ok().flatten();
+        self.ended.store(received.is_none(), SeqCst);
+        received
     }
 
     /// Returns how training goes if a round has ended since, without waiting.
     pub fn poll_metrics(&self) -> Option<Metrics> {
-        self.metrics.try_recv().ok()
+        if self.ended.load(SeqCst) {
+            return None;
+        }
+        let received = self.metrics.try_recv().ok()?;
+        self.ended.store(received.is_none(), SeqCst);
+        received
     }
 
     /// Ends training after the round in progress, which is committed. A checkpoint is written if there is a folder.

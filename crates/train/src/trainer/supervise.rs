@@ -4,7 +4,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
-        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+        mpsc::{Receiver, Sender, channel},
     },
     thread,
     time::{Duration, Instant},
@@ -15,6 +15,7 @@ use evener_device::Device;
 use super::{
     Trained, Worker,
     engine::{Engine, Finished, Surroundings},
+    metrics::Metrics,
     rendezvous::Admission,
     report::{Report, WorkerFailure},
 };
@@ -42,6 +43,7 @@ pub(super) struct Supervisor<R: Replica> {
 impl<R: Replica> Supervisor<R> {
     /// Runs to the end. Returns an error only if no worker could finish.
     pub(super) fn run(self) -> Result<Trained<R>> {
+        let _end = self.around.first().map(|around| EndOfMetrics(around.metrics.clone()));
         let (sender, outcomes) = channel();
         let mut running = 0;
         for around in &self.around {
@@ -136,13 +138,19 @@ impl<R: Replica> Supervisor<R> {
     }
 }
 
+/// Ends the metrics when it is dropped. A worker that hangs keeps its sender, so that the channel alone would not end.
+struct EndOfMetrics(Sender<Option<Metrics>>);
+
+impl Drop for EndOfMetrics {
+    fn drop(&mut self) {
+        let _ = self.0.send(None);
+    }
+}
+
 /// Waits for an outcome, until a time if there is one.
 fn receive<R>(outcomes: &Receiver<Outcome<R>>, until: Option<Instant>) -> Option<Outcome<R>> {
     let Some(until) = until else { return outcomes.recv().ok() };
-    match outcomes.recv_timeout(until.saturating_duration_since(Instant::now())) {
-        Ok(outcome) => Some(outcome),
-        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-    }
+    outcomes.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
 }
 
 /// Returns the failure that the others followed from: the first that is not about another worker.
