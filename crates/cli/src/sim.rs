@@ -87,7 +87,7 @@ Training scenario:
   batch             samples per step over all devices: 1 to 1e6
   epochs            1 to 1000
   exchange_s        seconds of the exchange that nothing hides: 0 to 1000
-  overlapped_s      seconds of the exchange that overlaps with compute: 0 to 1000
+  overlapped_s      seconds of exchange that overlap with compute: 0 to 1000
   first_bucket      part of compute after which the overlap begins: 0 to 1
   timeout_s         seconds until a death is noticed: 0 to 1000
   [[device]]        1 to 1000 devices, each with:
