@@ -10,6 +10,7 @@ use std::{
     fs::{self, File},
     io::{self, Write},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use safetensors::{Dtype, SafeTensors, View};
@@ -25,6 +26,8 @@ use crate::{
 const VERSION: u32 = 1;
 /// Checkpoints that are kept.
 const KEPT: usize = 2;
+/// Age of a half written checkpoint that nobody will complete.
+const ABANDONED: Duration = Duration::from_secs(600);
 const TENSORS: &str = "model.safetensors";
 const STATE: &str = "state.json";
 
@@ -125,18 +128,13 @@ impl Checkpoint {
         for (_, old) in checkpoints(folder).into_iter().skip(KEPT) {
             let _ = fs::remove_dir_all(old);
         }
+        remove_abandoned(folder);
         Ok(place)
     }
 
     /// Reads the latest checkpoint of a folder, or `None` if there is none. A checkpoint that cannot be read is
-    /// mentioned in the log and the one before is read; fails if none can be read. Removes what a killed run left half
-    /// written.
+    /// mentioned in the log and the one before is read; fails if none can be read.
     pub fn latest(folder: &Path) -> Result<Option<Checkpoint>> {
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            if entry.file_name().to_string_lossy().starts_with(".step-") {
-                let _ = fs::remove_dir_all(entry.path());
-            }
-        }
         let mut error = None;
         for (_, path) in checkpoints(folder) {
             match Checkpoint::read(&path) {
@@ -229,6 +227,18 @@ fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = File::create(path)?;
     file.write_all(bytes)?;
     file.sync_all()
+}
+
+/// Removes what killed runs left half written. A worker that was stopped while it wrote may still go on, so only what is
+/// old is removed.
+fn remove_abandoned(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let age = entry.metadata().and_then(|it| it.modified()).ok().and_then(|time| time.elapsed().ok());
+        let is_old = age.is_some_and(|age| age > ABANDONED);
+        if is_old && entry.file_name().to_string_lossy().starts_with(".step-") {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 /// Returns the checkpoints of a folder, the latest first.

@@ -501,12 +501,10 @@ impl<R: Replica> Engine<R> {
         let _ = self.around.metrics.send(Some(metrics));
     }
 
-    /// Continues from a checkpoint, as the first rank. The others get its state from there.
+    /// Continues from a checkpoint. Every rank reads it, so that the run continues also if the first rank is gone by then; a rank that
+    /// does not see the folder gets the state from the others.
     fn load_checkpoint(&mut self) -> Result<()> {
         let Some(folder) = self.around.settings.checkpoint.clone() else { return Ok(()) };
-        if self.around.rank != 0 {
-            return Ok(());
-        }
         if let Some(checkpoint) = Checkpoint::latest(&folder)? {
             self.resume(checkpoint)?;
         }
