@@ -1,6 +1,6 @@
 //! Workers that panic, fail or hang: training goes on with the same result, or says why not.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 mod common;
 

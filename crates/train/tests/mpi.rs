@@ -1,7 +1,7 @@
 //! The same program as processes under `mpirun`, some of which are killed or stopped.
 
 #![cfg(unix)]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
 
@@ -48,8 +48,9 @@ fn go_wrong(what: &str) {
         "stop" => {
             // Another process wakes it up, after the others have gone on.
             let wake = format!("sleep 3; kill -CONT {me}");
-            Command::new("sh").args(["-c", &wake]).spawn().unwrap();
+            let mut waker = Command::new("sh").args(["-c", &wake]).spawn().unwrap();
             signal("-STOP", me);
+            waker.wait().unwrap();
         }
         "none" => {}
         other => panic!("no fault is called {other}"),
