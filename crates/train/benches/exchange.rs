@@ -5,15 +5,21 @@
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::expect_used)]
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
 use evener_mesh::comm::{ReduceOp, World};
-use evener_train::{Computed, Layout, Metrics, Part, Replica, ReplicaError, Step, Tensor, Trainer};
+use evener_train::{Computed, Layout, Part, Replica, ReplicaError, Step, Tensor, Trainer};
 
 /// A replica whose gradient is a copy, and whose step is one pass over the parameters.
 struct Plain {
     parameters: Vec<f32>,
     source: Vec<f32>,
+    begun: Instant,
+    /// Times from the start of a gradient to the end of the step with the mean.
+    times: Arc<Mutex<Vec<Duration>>>,
 }
 
 impl Replica for Plain {
@@ -25,13 +31,14 @@ impl Replica for Plain {
     }
 
     fn gradients(&mut self, samples: &[u64], gradient: &mut [f32]) -> Result<Computed, ReplicaError> {
-        let begun = Instant::now();
+        self.begun = Instant::now();
         gradient.copy_from_slice(&self.source);
-        Ok(Computed { weight: samples.len() as f64, loss: 1.0, compute: begun.elapsed() })
+        Ok(Computed { weight: samples.len() as f64, loss: 1.0, compute: self.begun.elapsed() })
     }
 
     fn apply(&mut self, gradient: &[f32], _: Step) -> Result<(), ReplicaError> {
         self.parameters.iter_mut().zip(gradient).for_each(|(parameter, slope)| *parameter -= 1e-3 * slope);
+        self.times.lock().unwrap().push(self.begun.elapsed());
         Ok(())
     }
 
@@ -61,18 +68,15 @@ fn main() {
     line("copy", (0..200).map(|_| timed(|| target.copy_from_slice(&source))).collect());
     line("all-reduce alone", all_reduce(parameters));
     let steps = 400u64;
-    let trainer =
-        Trainer::builder(move |_| Ok(Plain { parameters: vec![0.0; parameters], source: source.clone() }));
-    let trainer =
-        trainer.data(2 * steps).batch(2).workers(2).shares([1, 1]).processes(false).build().unwrap();
-    let handle = trainer.start(1).unwrap();
-    let mut times = Vec::new();
-    let mut last: Option<Instant> = None;
-    while let Some(Metrics { .. }) = handle.next_metrics() {
-        let now = Instant::now();
-        times.extend(last.replace(now).map(|last| now - last));
-    }
-    handle.join().unwrap();
+    let times = Arc::new(Mutex::new(Vec::new()));
+    let told = times.clone();
+    let trainer = Trainer::builder(move |_| {
+        let (parameters, source, times) = (vec![0.0; parameters], source.clone(), told.clone());
+        Ok(Plain { parameters, source, begun: Instant::now(), times })
+    });
+    let trainer = trainer.data(2 * steps).batch(2).workers(2).shares([1, 1]).processes(false);
+    trainer.build().unwrap().run(1).unwrap();
+    let times = times.lock().unwrap().clone();
     line("a step: out, exchange, in, apply", times);
 }
 
