@@ -11,6 +11,7 @@ use evener_schedule::{
     sim::{RealTime, Scenario, Simulation, simulate, simulate_followed},
 };
 
+use evener_train::sim::{TrainingScenario, simulate_training};
 use serde::Serialize;
 
 use crate::{
@@ -27,6 +28,9 @@ use crate::{
 /// Runs the scheduler's decisions on virtual devices in virtual time. The scenario is a TOML file with devices (rate,
 /// launch overhead, copy bandwidth, jitter, memory), items (number, cost) and events (a device slows down, hangs, dies,
 /// loses memory or returns). The folder `scenarios` has examples.
+///
+/// A scenario with a table [training] simulates data-parallel training instead: the shares of each batch, who is left
+/// out, and what a throttle, a death and a return cost. It has no strategy and no trace.
 ///
 /// With -q, prints the efficiency.
 #[derive(Debug, Args)]
@@ -94,7 +98,28 @@ Scenario:
   at_s              seconds after the start: 0 to 1e9
   device            id of the device
   what              \"slow\" with a factor (1e-6 to 1e6), \"lose-memory\" with items
-                    (1 or more), \"hang\", \"die\" or \"return\"";
+                    (1 or more), \"hang\", \"die\" or \"return\"
+
+Training scenario:
+  seed              seed of the random numbers
+  [training]
+  samples           samples in an epoch: 1 to 1e7
+  batch             samples per step over all devices: 1 to 1e6
+  epochs            1 to 1000
+  exchange_s        seconds of the exchange that nothing hides: 0 to 1000
+  overlapped_s      seconds of exchange that overlap with compute: 0 to 1000
+  first_bucket      part of compute after which the overlap begins: 0 to 1
+  timeout_s         seconds until a death is noticed: 0 to 1000
+  [[device]]        1 to 1000 devices, each with:
+  id                unique name
+  per_sample_s      seconds per sample: 1e-12 to 1e6
+  per_launch_s      seconds per micro-batch: 0 to 1e6
+  micro_batch       samples that fit its memory at once: 1 or more
+  most              largest number of samples per step: 1 or more
+  jitter            variation of a step's time: 0 to 0.99
+  [[event]]         at most 100,000 events, each with:
+  at_s, device      as above
+  what              \"slow\" with a factor (1e-3 to 1e3), \"die\" or \"return\"";
 
 fn after_help() -> String {
     format!(
@@ -108,6 +133,8 @@ Examples:
       write a trace and explain it
   EVENER_VIEW=1 evener sim scenarios/million-chunks.toml --real-time
       play a run of two minutes, which `evener top` shows
+  evener sim scenarios/train-unlike.toml
+      simulate training on three unlike devices
 
 {SCENARIO}"
     )
@@ -129,12 +156,34 @@ fn play(scenario: &Scenario, strategy: Strategy, speed: f64) -> Simulation {
     simulate_followed(scenario, strategy, Settings::default(), events, &mut pace)
 }
 
+/// Simulates training.
+fn train(arguments: &Arguments, name: &str, text: &str, verbosity: Verbosity) -> Result<()> {
+    if arguments.trace.is_some() {
+        return Err(UsageError("--trace: a training scenario has no trace".into()).into());
+    }
+    let scenario = TrainingScenario::from_toml(text).map_err(|why| UsageError(format!("{name}: {why}")))?;
+    let simulation = simulate_training(&scenario).map_err(|why| anyhow::anyhow!("{name}: {why}"))?;
+    if arguments.json {
+        return write_json(&simulation);
+    }
+    if verbosity.is_quiet() {
+        write_out(&format!("{:.4}\n", simulation.efficiency))?;
+        return Ok(());
+    }
+    let about = if scenario.about.is_empty() { String::new() } else { format!("{}\n\n", scenario.about) };
+    write_out(&format!("{about}{simulation}"))?;
+    Ok(())
+}
+
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     let outputs = arguments.views.outputs().chain([arguments.trace.as_deref()]);
     check_outputs([arguments.scenario.as_path()], outputs)?;
     let name = display_input(&arguments.scenario);
     let text = read_text(&arguments.scenario)?;
+    if TrainingScenario::is_training(&text) {
+        return train(&arguments, &name, &text, verbosity);
+    }
     let scenario = Scenario::from_toml(&text).map_err(|why| UsageError(format!("{name}: {why}")))?;
     let (items, strategy) = (format_count(scenario.items), Strategy::from(arguments.strategy));
     tracing::info!("{items} items, strategy {strategy}, virtual devices: {}", scenario.devices.len());

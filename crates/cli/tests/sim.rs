@@ -20,6 +20,9 @@ fn every_shipped_scenario_completes_at_or_above_its_bound() {
     let mut seen = 0;
     for entry in std::fs::read_dir(scenarios).unwrap() {
         let path = entry.unwrap().path();
+        if is_training(&path) {
+            continue;
+        }
         let output = sim(&[path.to_str().unwrap(), "--json"]);
         assert!(output.status.success(), "{path:?}: {}", String::from_utf8_lossy(&output.stderr));
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -35,6 +38,36 @@ fn every_shipped_scenario_completes_at_or_above_its_bound() {
         seen += 1;
     }
     assert!(seen >= 7, "{seen} scenarios");
+}
+
+fn is_training(path: &std::path::Path) -> bool {
+    path.file_name().unwrap().to_str().unwrap().starts_with("train-")
+}
+
+#[test]
+fn every_shipped_training_scenario_loses_no_sample_and_stays_near_the_ideal() {
+    let scenarios = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios");
+    let mut seen = 0;
+    for entry in std::fs::read_dir(scenarios).unwrap() {
+        let path = entry.unwrap().path();
+        if !is_training(&path) {
+            continue;
+        }
+        let output = sim(&[path.to_str().unwrap(), "--json"]);
+        assert!(output.status.success(), "{path:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let done: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(done["schema_version"], 1);
+        let devices = done["devices"].as_array().unwrap();
+        let samples: u64 = devices.iter().map(|device| device["samples"].as_u64().unwrap()).sum();
+        assert_eq!(samples % 10_000, 0, "{path:?}: {done}");
+        assert!(done["efficiency"].as_f64().unwrap() > 0.85, "{path:?}: {done}");
+        let text = String::from_utf8(sim(&[path.to_str().unwrap()]).stdout).unwrap();
+        assert!(text.contains("shares:") && text.contains("efficiency"), "{text}");
+        seen += 1;
+    }
+    assert!(seen >= 3, "{seen} scenarios");
+    let output = sim(&["train-death.toml", "--trace", "t.json"]);
+    assert_eq!(output.status.code(), Some(2));
 }
 
 #[test]

@@ -151,6 +151,7 @@
 //! | `otlp` | `view::otlp`: runs and chunks as OpenTelemetry's spans, to a collector |
 //! | `view` | [`view`]: what every device does, as a value that is kept up to date, and for `evener top` |
 //! | `serve` | [`view::Serve`]: the same as a web page and as metrics for Prometheus |
+//! | `train` | [`train`]: data-parallel training over unlike devices |
 //! | `zk` | [`zk`]: Groth16 proofs over BN254, multi-scalar multiplications and transforms |
 
 /// For types of your own in buffers: `#[derive(Clone, Copy, Pod, Zeroable)] #[bytemuck(crate = "evener::bytemuck")]`.
@@ -176,6 +177,9 @@ pub use evener_schedule::{
 };
 #[cfg(feature = "view")]
 pub mod view;
+/// Data-parallel training over unlike devices: shares by measured speed, and the gradient of one device.
+#[cfg(feature = "train")]
+pub use evener_train as train;
 /// Groth16 proofs over BN254, and their arithmetic on every device: fields, curves, multi-scalar multiplications and
 /// number-theoretic transforms.
 #[cfg(feature = "zk")]
@@ -212,6 +216,7 @@ mod guide {
         mesh: "docs/mesh.md",
         proofs: "docs/proofs.md",
         other_machines: "docs/other-machines.md",
+        training: "docs/training.md",
     }
 
     // The programs of this chapter need the feature.
