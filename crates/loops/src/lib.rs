@@ -1,0 +1,13 @@
+//! Reads Rust loops.
+#![doc(hidden)]
+
+pub mod access;
+mod infer;
+pub mod depend;
+pub mod header;
+pub mod ir;
+pub mod items;
+pub mod lower;
+mod poly;
+pub mod problem;
+pub mod text;
