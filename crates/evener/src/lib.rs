@@ -148,6 +148,7 @@
 //! | `wgpu` | GPUs through Vulkan, Metal, Direct3D 12 or OpenGL; [`Device::from_wgpu`] |
 //! | `mesh` | [`mesh`]: meshes of devices, and collectives between them |
 //! | `merkle` | [`merkle`]: Merkle trees over a pool |
+//! | `parallel` | [`parallel`](mod@parallel): `#[parallel]`, loops over every device |
 //! | `zk` | [`zk`]: Groth16 proofs over BN254, multi-scalar multiplications and transforms |
 
 /// For types of your own in buffers: `#[derive(Clone, Copy, Pod, Zeroable)] #[bytemuck(crate = "evener::bytemuck")]`.
@@ -165,6 +166,11 @@ pub use evener_merkle as merkle;
 /// Meshes of devices, placement of a model on them, and collectives between their ranks.
 #[cfg(feature = "mesh")]
 pub use evener_mesh as mesh;
+/// `#[parallel]`: one plain Rust loop on every device.
+#[cfg(feature = "parallel")]
+pub use evener_parallel as parallel;
+#[cfg(feature = "parallel")]
+pub use evener_parallel::parallel;
 /// The whole scheduler: its settings, decisions, reports and simulator.
 pub use evener_schedule as schedule;
 pub use evener_schedule::{
@@ -180,6 +186,8 @@ pub use evener_zk as zk;
 pub mod prelude {
     pub use bytemuck::{Pod, Zeroable};
     pub use evener_device::{Buffer, Device, Direction, Error, HostBuffer, Inventory, Kernel, Stream};
+    #[cfg(feature = "parallel")]
+    pub use evener_parallel::{self as parallel, parallel};
     pub use evener_schedule::{
         Arrays, Cancel, Chunk, Closure, Handle, KernelParams, KernelTask, Pool, Queue, Results, RunError,
         Strategy, Task,

@@ -78,3 +78,10 @@ fn module_of<'a>(items: &'a [Item], name: &str) -> Option<&'a [Item]> {
         _ => None,
     })
 }
+
+impl Items {
+    /// Adds a function that is marked, unless the file has it.
+    pub fn add_function(&mut self, function: &ItemFn) {
+        self.functions.entry(function.sig.ident.to_string()).or_insert_with(|| function.clone());
+    }
+}

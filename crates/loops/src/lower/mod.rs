@@ -143,6 +143,7 @@ fn plain_type(ty: &syn::Type) -> Option<Ty> {
             Some(scalar_type(&name).unwrap_or(Ty::Struct(name)))
         }
         syn::Type::Paren(inner) => plain_type(&inner.elem),
+        syn::Type::Group(inner) => plain_type(&inner.elem),
         syn::Type::Reference(reference) => plain_type(&reference.elem),
         syn::Type::Array(array) => {
             let syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Int(len), .. }) = &array.len else { return None };
