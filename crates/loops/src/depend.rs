@@ -11,6 +11,7 @@ use crate::{
     header::Header,
     poly::Poly,
     problem::{Problem, Result},
+    text::tokens,
 };
 
 /// A slice of which every iteration has a row of its own: elements `width · i + base` and on.
@@ -27,22 +28,18 @@ pub struct Rows {
 impl Rows {
     /// The number of elements in a row, as Rust source of type `usize`.
     pub fn width_source(&self) -> TokenStream {
-        parse_source(&self.width)
+        tokens(&self.width.source(), self.span)
     }
 
     /// The first element of the row of iteration 0, as Rust source of type `usize`.
     pub fn base_source(&self) -> TokenStream {
-        parse_source(&self.base)
+        tokens(&self.base.source(), self.span)
     }
 
     /// The width, if it is a constant.
     pub fn constant_width(&self) -> Option<u64> {
         self.width.as_constant().and_then(|width| u64::try_from(width).ok())
     }
-}
-
-fn parse_source(poly: &Poly) -> TokenStream {
-    poly.source().parse().unwrap_or_default()
 }
 
 /// A variable into which all iterations are combined.

@@ -1,6 +1,5 @@
 //! What a loop runs over: ranges, and iterators over slices that become ranges.
 
-use proc_macro2::Span;
 use syn::{Expr, Ident, Pat, RangeLimits, Stmt, parse_quote_spanned, spanned::Spanned};
 
 use crate::{
@@ -50,7 +49,7 @@ pub(crate) fn header(pat: &Pat, source: &Expr) -> Result<Header> {
         return Ok(Header { index, shown, start, end, is_inclusive, prologue: Vec::new(), is_range: true });
     }
     let span = source.span();
-    let mut index = Ident::new("__index", Span::mixed_site().located_at(span));
+    let mut index = Ident::new("__index", span);
     let mut shown = "i".to_owned();
     // `for (i, x) in xs.iter().enumerate()`: the user's own name counts.
     if let (Source::Enumerate(_), Pat::Tuple(tuple)) = (&parsed, strip(pat))

@@ -60,7 +60,7 @@ pub fn split(name: &str, source: &ExprForLoop, context: &Context<'_>) -> Result<
 /// `source.map(|pat| value).collect()` as a block with a loop that pushes.
 pub fn collect_loop(expr: &Expr) -> Option<(ExprForLoop, proc_macro2::Ident)> {
     let (pat, source, value) = collected(expr)?;
-    let vec = syn::Ident::new("__collected", proc_macro2::Span::mixed_site().located_at(expr.span()));
+    let vec = syn::Ident::new("__collected", expr.span());
     let source = parse_quote_spanned!(expr.span()=> for #pat in #source { #vec.push(#value); });
     Some((source, vec))
 }

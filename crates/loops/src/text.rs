@@ -1,6 +1,6 @@
 //! Source text of expressions, for messages.
 
-use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Group, Spacing, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 
 /// The text of a piece of syntax, on one line, with the spaces that a person would write.
@@ -70,4 +70,23 @@ fn write(out: &mut String, tokens: TokenStream) {
             }
         }
     }
+}
+
+/// The tokens of a text, as if they were at a place of the source.
+pub(crate) fn tokens(text: &str, span: Span) -> TokenStream {
+    fn at(tokens: TokenStream, span: Span) -> TokenStream {
+        let tokens = tokens.into_iter().map(|token| match token {
+            TokenTree::Group(group) => {
+                let mut inner = Group::new(group.delimiter(), at(group.stream(), span));
+                inner.set_span(span);
+                TokenTree::Group(inner)
+            }
+            mut other => {
+                other.set_span(span);
+                other
+            }
+        });
+        tokens.collect()
+    }
+    at(text.parse().unwrap_or_default(), span)
 }

@@ -1,6 +1,6 @@
 //! Rewrites a function: its loops run on a pool.
 
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::{Group, Span, TokenStream, TokenTree};
 use quote::{format_ident, quote, quote_spanned};
 use syn::{
     Block, Expr, ExprForLoop, FnArg, Ident, ItemFn, Pat, Stmt, Type, parse_quote, spanned::Spanned,
@@ -60,7 +60,24 @@ pub fn expand(function: &ItemFn, items: &Items, options: &Options) -> Result<Tok
     let notes: TokenStream = notes.collect();
     rewritten.block.stmts.insert(0, parse_quote!(const _: () = { #[allow(dead_code)] fn notes() { #notes } };));
     let module = module(function);
-    Ok(quote!(#rewritten #module))
+    Ok(own_names(quote!(#rewritten #module)))
+}
+
+/// Gives the names that the attribute makes one place in the source: they then mean the same inside of other macros.
+fn own_names(tokens: TokenStream) -> TokenStream {
+    let tokens = tokens.into_iter().map(|token| match token {
+        TokenTree::Group(group) => {
+            let mut inner = Group::new(group.delimiter(), own_names(group.stream()));
+            inner.set_span(group.span());
+            TokenTree::Group(inner)
+        }
+        TokenTree::Ident(mut ident) if ident.to_string().starts_with("__") => {
+            ident.set_span(Span::call_site());
+            TokenTree::Ident(ident)
+        }
+        other => other,
+    });
+    tokens.collect()
 }
 
 /// Parameters that are references to numbers: `*total += x`.
@@ -234,13 +251,10 @@ impl Expand<'_> {
         };
         let stmts = &body.stmts;
         let plain = quote_spanned!(span=> for #index in __space.range(__part) { #(#stmts)* });
-        let whole = match header.is_range {
-            // The loop as it was written.
-            true => quote_spanned!(span=> { let __part = 0..__space.count(); #plain }),
-            false => quote_spanned!(span=> { let __part = 0..__space.count(); #plain }),
-        };
+        // The loop as it was written.
+        let whole = quote_spanned!(span=> { #source });
         if !independent.exits.is_empty() {
-            return quote_spanned!(span=> { #[allow(clippy::all)] { #source } });
+            return quote_spanned!(span=> #source);
         }
         let rows: Vec<(Ident, TokenStream, TokenStream)> = independent
             .writes
@@ -304,7 +318,7 @@ impl Expand<'_> {
                     }
                     #private::Plan::Devices(__devices) => #device_plan
                 }
-            }
+            };
         }}
     }
 
@@ -389,7 +403,7 @@ impl Expand<'_> {
             }
             FieldSource::Scalar(number) => {
                 let scalar = &typed.scalars[*number];
-                let (value, ty): (TokenStream, _) = (scalar.name.parse().unwrap_or_default(), ty(&scalar.ty));
+                let (value, ty) = (crate::text::tokens(&scalar.name, span), ty(&scalar.ty));
                 let value = self.place_of(&scalar.name, value);
                 quote!(__params.push::<#ty>(#value);)
             }
