@@ -212,5 +212,6 @@ mod guide {
         mesh: "docs/mesh.md",
         proofs: "docs/proofs.md",
         other_machines: "docs/other-machines.md",
+        parallel: "docs/parallel.md",
     }
 }
