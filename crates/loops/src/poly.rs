@@ -89,24 +89,22 @@ impl Poly {
         Some(coefficient.mul(by).add(&rest))
     }
 
-    /// The polynomial as Rust source over the names.
+    /// The polynomial as Rust source of type `usize` over the names. Negative parts wrap.
     pub(crate) fn source(&self) -> String {
-        if self.0.is_empty() {
-            return "0usize".into();
-        }
         let mut out = String::new();
         for (product, coefficient) in self.0.iter().rev() {
-            if !out.is_empty() {
-                out.push_str(if *coefficient < 0 { " - " } else { " + " });
-            } else if *coefficient < 0 {
-                out.push_str("0usize - ");
-            }
             let mut factors: Vec<String> = product.iter().map(|name| format!("({name} as usize)")).collect();
             if coefficient.unsigned_abs() != 1 || factors.is_empty() {
                 factors.insert(0, format!("{}usize", coefficient.unsigned_abs()));
             }
-            out.push_str(&factors.join(" * "));
+            let term = factors.join(" * ");
+            out = match (out.is_empty(), *coefficient < 0) {
+                (true, false) => term,
+                (true, true) => format!("0usize.wrapping_sub({term})"),
+                (false, false) => format!("({out}).wrapping_add({term})"),
+                (false, true) => format!("({out}).wrapping_sub({term})"),
+            };
         }
-        out
+        if out.is_empty() { "0usize".into() } else { out }
     }
 }

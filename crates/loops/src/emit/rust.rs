@@ -58,7 +58,9 @@ pub fn expand(function: &ItemFn, items: &Items, options: &Options) -> Result<Tok
         quote_spanned! {problem.span=> { #[deprecated(note = #text)] #[allow(non_upper_case_globals)] const #name: () = (); let _ = #name; }}
     });
     let notes: TokenStream = notes.collect();
-    rewritten.block.stmts.insert(0, parse_quote!(const _: () = { #[allow(dead_code)] fn notes() { #notes } };));
+    if !notes.is_empty() {
+        rewritten.block.stmts.insert(0, parse_quote!(const _: () = { #[allow(dead_code)] fn notes() { #notes } };));
+    }
     let module = module(function);
     Ok(own_names(quote!(#rewritten #module)))
 }
@@ -308,7 +310,7 @@ impl Expand<'_> {
                     #private::Plan::Plain(__timer) => { #whole __timer.finish(); }
                     #private::Plan::Threads(__threads) => {
                         let __parts = __threads.run(__space.count(), (#(#make_rows)*), |__part: ::core::ops::Range<usize>, __rows| {
-                            let (#(#names,)*) = __rows;
+                            let (#(mut #names,)*) = __rows;
                             #(#accumulators)*
                             for #index in __space.range(__part) { #(#part_stmts)* }
                             (#(#reduced_names,)*)
