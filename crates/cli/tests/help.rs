@@ -6,8 +6,8 @@ mod common;
 
 use std::process::Output;
 
-const COMMANDS: [&str; 9] =
-    ["bench", "demo", "devices", "merkle", "mesh", "prove", "report", "sim", "verify"];
+const COMMANDS: [&str; 10] =
+    ["bench", "demo", "devices", "explain", "merkle", "mesh", "prove", "report", "sim", "verify"];
 
 fn run(arguments: &[&str]) -> Output {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
