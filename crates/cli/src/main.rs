@@ -7,6 +7,7 @@ mod demo;
 mod devices;
 mod environment;
 mod escape;
+mod explain;
 mod hosts;
 mod inline;
 mod input;
@@ -105,6 +106,7 @@ enum Command {
     Bench(bench::Arguments),
     Demo(demo::Arguments),
     Devices(devices::Arguments),
+    Explain(explain::Arguments),
     Hosts(hosts::Arguments),
     Merkle(Box<merkle::Arguments>),
     Mesh(mesh::Arguments),
@@ -152,6 +154,7 @@ Examples:
   evener bench zk           measure Groth16 proofs and their arithmetic
   evener demo               build a Merkle tree on all devices of this machine
   evener devices --measure  list the devices and measure their rates
+  evener explain FILE.rs    tell which loops could run on every device
   evener hosts check BOX    check another machine, whose devices can help
   evener merkle FILE        compute the Merkle root of a file on all devices
   evener mesh bench         measure collectives between ranks
@@ -191,6 +194,7 @@ fn main() -> ExitCode {
         Command::Worker(arguments) => return worker::run(&arguments),
         Command::Demo(arguments) => demo::run(arguments, verbosity),
         Command::Devices(arguments) => devices::run(arguments, verbosity),
+        Command::Explain(arguments) => explain::run(&arguments, verbosity),
         Command::Hosts(arguments) => hosts::run(arguments, verbosity),
         Command::Merkle(arguments) => merkle::run(*arguments, verbosity),
         Command::Mesh(arguments) => mesh::run(arguments, verbosity),

@@ -6,8 +6,10 @@ mod common;
 
 use std::process::Output;
 
-const COMMANDS: [&str; 11] =
-    ["bench", "demo", "devices", "merkle", "mesh", "prove", "report", "serve", "sim", "top", "verify"];
+const COMMANDS: [&str; 12] = [
+    "bench", "demo", "devices", "explain", "merkle", "mesh", "prove", "report", "serve", "sim", "top",
+    "verify",
+];
 
 fn run(arguments: &[&str]) -> Output {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");

@@ -152,6 +152,7 @@
 //! | `view` | [`view`]: what every device does, as a value that is kept up to date, and for `evener top` |
 //! | `serve` | [`view::Serve`]: the same as a web page and as metrics for Prometheus |
 //! | `train` | [`train`]: data-parallel training over unlike devices |
+//! | `parallel` | [`parallel`](mod@parallel): `#[parallel]`, loops over every device |
 //! | `zk` | [`zk`]: Groth16 proofs over BN254, multi-scalar multiplications and transforms |
 
 /// For types of your own in buffers: `#[derive(Clone, Copy, Pod, Zeroable)] #[bytemuck(crate = "evener::bytemuck")]`.
@@ -169,6 +170,11 @@ pub use evener_merkle as merkle;
 /// Meshes of devices, placement of a model on them, and collectives between their ranks.
 #[cfg(feature = "mesh")]
 pub use evener_mesh as mesh;
+/// `#[parallel]`: one plain Rust loop on every device.
+#[cfg(feature = "parallel")]
+pub use evener_parallel as parallel;
+#[cfg(feature = "parallel")]
+pub use evener_parallel::parallel;
 /// The whole scheduler: its settings, decisions, reports and simulator.
 pub use evener_schedule as schedule;
 pub use evener_schedule::{
@@ -189,6 +195,8 @@ pub use evener_zk as zk;
 pub mod prelude {
     pub use bytemuck::{Pod, Zeroable};
     pub use evener_device::{Buffer, Device, Direction, Error, HostBuffer, Inventory, Kernel, Stream};
+    #[cfg(feature = "parallel")]
+    pub use evener_parallel::{self as parallel, parallel};
     pub use evener_schedule::{
         Arrays, Cancel, Chunk, Closure, Handle, KernelParams, KernelTask, Pool, Queue, Results, RunError,
         Strategy, Task,
@@ -217,6 +225,7 @@ mod guide {
         proofs: "docs/proofs.md",
         other_machines: "docs/other-machines.md",
         training: "docs/training.md",
+        parallel: "docs/parallel.md",
     }
 
     // The programs of this chapter need the feature.
