@@ -5,6 +5,7 @@
 
 mod claims;
 mod devices;
+mod hosts;
 mod parent;
 mod run;
 
@@ -14,5 +15,11 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _evener {
     #[pymodule_export]
-    use crate::{claims::Claims, devices::devices, parent::end_with_parent, run::Run};
+    use crate::{
+        claims::Claims,
+        devices::devices,
+        hosts::{Connection, Host, end_with_session, slurm_hosts, ssh_host},
+        parent::end_with_parent,
+        run::Run,
+    };
 }

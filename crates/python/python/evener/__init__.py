@@ -17,6 +17,14 @@ _HOMES = {
     "map": "mapping",
     "put": "_schedule.kept_values",
     "Pool": "pool",
+    "HostError": "errors",
+    "Place": "places",
+    "cluster": "places",
+    "dask": "places",
+    "local": "places",
+    "ray": "places",
+    "slurm": "places",
+    "ssh": "places",
     "shut_down": "_schedule.default",
     "device": "device_list",
     "devices": "device_list",
@@ -29,22 +37,30 @@ _HOMES = {
 }
 
 __all__ = [
+    "HostError",
     "LastRun",
     "NotLoadable",
     "NotParallel",
     "PicklingError",
+    "Place",
     "Pool",
     "RemoteError",
     "WorkerDied",
+    "cluster",
+    "dask",
     "device",
     "devices",
     "explain",
     "explain_file",
     "last_run",
+    "local",
     "map",
     "parallel",
     "put",
+    "ray",
     "shut_down",
+    "slurm",
+    "ssh",
 ]
 
 
@@ -69,10 +85,11 @@ if TYPE_CHECKING:
     from ._schedule.kept_values import put
     from .decorator import parallel
     from .device_list import device, devices
-    from .errors import NotLoadable, PicklingError, RemoteError
+    from .errors import HostError, NotLoadable, PicklingError, RemoteError
     from .loops.explain import explain, explain_file
     from .loops.reasons import NotParallel
     from .mapping import map
+    from .places import Place, cluster, dask, local, ray, slurm, ssh
     from .pool import Pool
     from .report import LastRun, last_run
     from .worker_died import WorkerDied

@@ -17,7 +17,7 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Set, Tu
 
 from .. import randomness
 from . import observe
-from .body import FULL, INSIDE, REFUSED, SIMPLE, Body
+from .body import FULL, INSIDE, REFUSED, SIMPLE, Body, this_process
 from .analysis import CALM
 from .capture import ATOMS, SESSION, Capture, Loader, Packed, Path, State, paths_of, visited, walk
 from .failure import without_own_frames
@@ -611,7 +611,7 @@ class Prepared:
     def body(self, first: int) -> Body:
         streams = self.run.streams
         return Body(
-            Packed(self.data, self.buffers), self.run.loop.live, self.run.loop.checked, os.getpid(), first,
+            Packed(self.data, self.buffers), self.run.loop.live, self.run.loop.checked, this_process(), first,
             streams.names() if streams else [], streams.seeds if streams else [],
             self.run.policy.external == "refuse",
         )
