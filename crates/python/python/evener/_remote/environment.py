@@ -81,13 +81,27 @@ class Setup:
             "archives": self._names,
             "requirements": self._requirements,
             "key": hashlib.sha256(text.encode()).hexdigest()[:32],
-            "variables": {},
+            "variables": _variables(),
             "gpus": self._gpus,
         }
 
     def archive(self, name: str) -> bytes:
         """The contents of an archive."""
         return self._archives[name]
+
+
+#: Variables that libraries of linear algebra read: their results differ in the last bits with threads and instructions.
+_LIBRARIES = ("OPENBLAS_", "OMP_", "KMP_", "MKL_", "BLIS_", "GOTO_", "NUMEXPR_", "VECLIB_", "PYTHONHASHSEED")
+
+
+def _variables() -> Dict[str, str]:
+    """The variables that workers there take over, so that their results have the bits of this machine's."""
+    from .._schedule.cores import usable_cores
+
+    found = {name: value for name, value in os.environ.items() if name.startswith(_LIBRARIES)}
+    if not any(name.endswith("NUM_THREADS") for name in found):
+        found["OMP_NUM_THREADS"] = str(usable_cores())
+    return found
 
 
 def _quoted(path: str) -> str:

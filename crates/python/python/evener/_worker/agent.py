@@ -257,6 +257,9 @@ class Agent:
             os.close(file)
 
     def _pass_output(self, file: int) -> bool:
+        if file not in self._pipes:
+            # It was closed by an earlier event.
+            return False
         try:
             data = os.read(file, 1 << 16)
         except (BlockingIOError, InterruptedError):
@@ -440,7 +443,13 @@ def main(settings: str) -> None:
         agent.serve()
     except (BrokenPipeError, ConnectionResetError):
         pass
-    finally:
-        # The workers end with this process.
-        os._exit(0)
+    except BaseException as error:
+        # The last line of standard error is what the caller is told.
+        import traceback
+
+        traceback.print_exc()
+        print("the agent there failed: %s: %s" % (type(error).__name__, error), file=sys.stderr, flush=True)
+        os._exit(1)
+    # The workers end with this process.
+    os._exit(0)
 
