@@ -79,4 +79,7 @@ def program(text, **options):
     """Starts a program of its own, with the tests' functions."""
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     text = "import sys\nsys.path.insert(0, %r)\nimport evener, functions, os, time\n" % here + text
+    # Unbuffered, a line is written in two parts, between which another worker can write.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    options = {"env": environment, **options}
     return subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)

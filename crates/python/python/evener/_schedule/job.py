@@ -109,6 +109,11 @@ class Job:
 
     # What is the same for all.
 
+    @property
+    def has_deaths(self) -> bool:
+        """Whether any worker has died at one of its items."""
+        return bool(self._deaths)
+
     def encode(self, first: int, end: int) -> Tuple[bytes, List[Any]]:
         """Encodes the items of a chunk: the body of its frame, and its large buffers."""
         items = self.items_between(first, end)

@@ -81,7 +81,8 @@ class Agent:
         self._last_word = time.monotonic()
         lease = os.environ.get("EVENER_WORKER_LEASE", "")
         self._lease = float(lease) if lease.replace(".", "", 1).isdigit() and float(lease) >= 1 else LEASE
-        self._pipes: Dict[int, int] = {}
+        #: What workers print: which stream it is, and the beginning of a line whose rest has not come.
+        self._pipes: Dict[int, Tuple[int, bytes]] = {}
         self._reads_workers = True
 
     # The loop.
@@ -246,7 +247,7 @@ class Agent:
         for stream_number in (1, 2):
             read, write = os.pipe()
             os.set_blocking(read, False)
-            self._pipes[read] = stream_number
+            self._pipes[read] = (stream_number, b"")
             self._selector.register(read, selectors.EVENT_READ, "output")
             made.append(write)
         self._open_pipes = made
@@ -264,18 +265,32 @@ class Agent:
             data = os.read(file, 1 << 16)
         except (BlockingIOError, InterruptedError):
             return False
+        number, line = self._pipes[file]
+        # Whole lines, so that those of two workers are not mixed; but a line without end is not kept for ever.
+        whole = data.rfind(b"\n") + 1 if data and len(line) < 1 << 16 else len(data)
+        if whole or not data:
+            data, line = line + data[:whole], data[whole:]
+            if data:
+                self._writer.add(stream.OUTPUT, number, 0, data)
+        else:
+            line, data = line + data, b"?"
+        self._pipes[file] = (number, line)
         if not data:
             self._selector.unregister(file)
             os.close(file)
             del self._pipes[file]
             return False
-        self._writer.add(stream.OUTPUT, self._pipes[file], 0, data)
         return True
 
     def _pass_all_output(self) -> None:
+        """Passes on all that was printed, also lines that have not ended."""
         for file in list(self._pipes):
             while file in self._pipes and self._pass_output(file):
                 pass
+            if file in self._pipes and self._pipes[file][1]:
+                number, line = self._pipes[file]
+                self._pipes[file] = (number, b"")
+                self._writer.add(stream.OUTPUT, number, 0, line)
 
     # Parts.
 

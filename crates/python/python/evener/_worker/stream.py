@@ -107,6 +107,11 @@ class StreamReader:
         parts, self._head, self._parts = self._parts, None, []
         return Frame(kind, worker, job, parts[0], parts[1:])
 
+    @property
+    def is_between(self) -> bool:
+        """Whether all that came was whole frames."""
+        return self._head is None and not self._small
+
     def _begin(self) -> bool:
         if len(self._small) < HEADER.size:
             return False
@@ -170,7 +175,34 @@ class StreamWriter:
                 count -= first.nbytes
                 self._outgoing.popleft()
 
+    def rest(self) -> List[memoryview]:
+        """What was not sent."""
+        return list(self._outgoing)
+
     def drop(self) -> None:
         """Forgets what was not sent."""
         self._outgoing.clear()
         self.waiting = 0
+
+
+def pack_frames(listed: Sequence[Any]) -> bytes:
+    """Packs frames, each given as the arguments of `StreamWriter.add`, into one block of bytes."""
+    writer = StreamWriter(lambda views: 0)
+    for frame in listed:
+        writer.add(*frame)
+    return b"".join(writer.rest())
+
+
+def unpack_frames(data: Any) -> List[Frame]:
+    """The frames of a block of bytes. Raises StreamError if it is none."""
+    reader = StreamReader(lambda view: 0)
+    reader.feed(bytearray(data))
+    found = []
+    while True:
+        frame = reader.next()
+        if frame is None:
+            break
+        found.append(frame)
+    if not reader.is_between:
+        raise StreamError("a block of messages is not whole")
+    return found
