@@ -104,10 +104,12 @@ class Agent:
             self._watch_output()
 
     def _wait(self) -> float:
-        limited = any(
-            hosted.part is not None and self._functions[hosted.part.job][3] is not None for hosted in self._workers.values()
-        )
-        return TICK if limited else 1.0
+        return TICK if any(self._limit(hosted) is not None for hosted in self._workers.values()) else 1.0
+
+    def _limit(self, hosted: Hosted) -> Optional[float]:
+        """The limit of an item's seconds. A job that has ended has none: home says when its worker is to be killed."""
+        function = self._functions.get(hosted.part.job) if hosted.part is not None else None
+        return None if function is None else function[3]
 
     def _hear(self) -> bool:
         try:
@@ -143,9 +145,7 @@ class Agent:
         if now - self._last_word > self._lease:
             self._lease_ended()
         for hosted in self._workers.values():
-            if hosted.part is None:
-                continue
-            limit = self._functions[hosted.part.job][3]
+            limit = self._limit(hosted)
             if limit is not None:
                 taken = hosted.process.claims.current_seconds()
                 if taken is not None and taken >= limit and hosted.process.killed_for is None:
@@ -297,7 +297,11 @@ class Agent:
     def _begin_part(self, hosted: Hosted) -> None:
         if hosted.part is not None or not hosted.waiting or not hosted.process.ready:
             return
-        part = hosted.part = hosted.waiting.popleft()
+        part = hosted.waiting.popleft()
+        if part.job not in self._functions:
+            # The job has ended.
+            return self._begin_part(hosted)
+        hosted.part = part
         hosted.began = time.monotonic()
         process = hosted.process
         for number in hosted.values.difference(self._values):
