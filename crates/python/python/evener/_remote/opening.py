@@ -58,6 +58,8 @@ def open_driver(places: Sequence[Place], function: Any = None, initializer: Opti
     opened = _Opened(function)
     try:
         for place in places:
+            if initializer is not None and isinstance(place, (Dask, Ray)):
+                raise ValueError("an initializer cannot be run by workers of Dask or Ray: their processes are not Evener's own")
             opened.add(place)
         opened.connect()
         if not opened.lanes:

@@ -206,7 +206,7 @@ class TaskSlot:
 
     def start(self, driver: Driver, lane: int, initializer: Optional[bytes]) -> Optional[LaneWorker]:
         """Takes a worker of the system that no other lane has."""
-        return self._link.start(driver, lane, initializer)
+        return self._link.start(driver, lane)
 
 
 class TaskLink:
@@ -232,11 +232,9 @@ class TaskLink:
         """The number of workers that the system has."""
         return len(self._present)
 
-    def start(self, driver: Driver, lane: int, initializer: Optional[bytes]) -> Optional[TaskWorker]:
+    def start(self, driver: Driver, lane: int) -> Optional[TaskWorker]:
         """Gives a lane a worker of the system, if one is free."""
         self._driver = driver
-        if initializer is not None:
-            raise OSError("an initializer cannot be run by workers of %s" % self._system.name)
         if self._watcher is None:
             self._watcher = threading.Thread(target=self._watch, name="evener watches tasks", daemon=True)
             self._watcher.start()

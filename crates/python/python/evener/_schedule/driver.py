@@ -32,6 +32,8 @@ IDLE_SECONDS = 300.0
 ABANDON_SECONDS = 0.5
 #: Workers that die this often in a row before they are ready are not started again.
 MOST_FAILED_STARTS = 3
+#: A worker that could not be started is tried again after this many seconds.
+RESTART_SECONDS = 0.05
 #: The driver looks at its workers at least this often, where the system does not report the end of a process.
 LONGEST_WAIT = 1.0 if not hasattr(os, "pidfd_open") else 60.0
 
@@ -328,8 +330,8 @@ class Driver:
         for index, lane in enumerate(self.lanes):
             worker = lane.worker
             if worker is None:
-                if self._is_wanted(index):
-                    self._start(index)
+                if self._is_wanted(index) and not self._start(index):
+                    soonest = min(soonest, now + RESTART_SECONDS)
             elif worker.job is not None:
                 soonest = min(soonest, self._watch(worker, now))
             elif worker.ready:
@@ -359,7 +361,8 @@ class Driver:
                 return True
         return False
 
-    def _start(self, index: int) -> None:
+    def _start(self, index: int) -> bool:
+        """Starts a lane's worker. Returns false if that failed, and is to be tried again."""
         lane = self.lanes[index]
         try:
             if lane.slot is not None:
@@ -367,19 +370,20 @@ class Driver:
                 if placed is not None:
                     lane.worker = placed
                     self._started[index] = time.monotonic()
-                return
+                return True
             start = start_state(lane.device, self._initializer)
             start["own"] = sorted(lane.environment)
             worker = WorkerProcess(index, start, lane.environment)
         except OSError as error:
             log.warning("a worker could not be started: %s", error)
             self.start_failed(index, "could not be started: %s" % error)
-            return
+            return False
         lane.worker = worker
         self._started[index] = time.monotonic()
         self._selector.register(worker.socket, selectors.EVENT_READ, worker)
         if worker.exit_file is not None:
             self._selector.register(worker.exit_file, selectors.EVENT_READ, worker)
+        return True
 
     def start_failed(self, index: int, how: str, for_good: bool = False) -> None:
         """A lane's worker could not be started, or died before it was ready."""
