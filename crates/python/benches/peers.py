@@ -1,9 +1,10 @@
 """Compares Evener with ProcessPoolExecutor, joblib (loky), Dask and Ray, in the same run.
 
-    python benches/peers.py [--lines tiny,uneven,busy,read,results,first] [--scale 0.2] [--rounds 3]
+    python benches/peers.py [--venv FOLDER] [--lines tiny,uneven,busy,read,results,first] [--scale 0.2] [--rounds 3]
 
 Each line is one workload. Times are the best of some rounds, with workers that are warm, except for the first call in a fresh
-process. A peer that is not installed is left out, and said to be.
+process. A peer that is not installed is left out, and said to be; `--venv` makes an environment with all of them, beside the
+Evener of this Python.
 """
 
 from __future__ import annotations
@@ -272,13 +273,15 @@ def busy(peers, rounds, scale):
 def read(peers, rounds, scale):
     import numpy
 
-    array = numpy.ones(GIB // 8)
+    array = numpy.ones(int(GIB * min(scale, 1.0)) // 8)
     note = "forked processes have the array already; all others copy it once"
-    measure("a 1 GiB array, read by all workers", peers, rounds, lambda peer: peer.read(array, list(range(16)) * 2), note)
+    measure("a %.2f GiB array, read by all workers" % (array.nbytes / GIB), peers, rounds, lambda peer: peer.read(array, list(range(16)) * 2), note)
 
 
 def results(peers, rounds, scale):
-    measure("1 GiB of results, 16 MiB each", peers, rounds, lambda peer: peer.map(make_result, range(64)))
+    count = max(2, int(64 * min(scale, 1.0)))
+    title = "%.2f GiB of results, 16 MiB each" % (count / 64)
+    measure(title, peers, rounds, lambda peer: peer.map(make_result, range(count)))
 
 
 FIRST = """
@@ -297,10 +300,13 @@ def first(peers, rounds, scale):
     """The first call in a fresh process, from its start to its end."""
     print("\nthe first call in a fresh process: 40 calls of 10 ms, from the start of Python to its end")
     times = {}
+    # Ray's workers have the path of the environment only.
+    folder = os.path.dirname(os.path.abspath(__file__))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")])}
     for peer in peers:
-        text = FIRST.format(folder=os.path.dirname(os.path.abspath(__file__)), peer=peer.__name__, rounds=10 * SPIN_PER_MS)
+        text = FIRST.format(folder=folder, peer=peer.__name__, rounds=10 * SPIN_PER_MS)
         command = [sys.executable, "-c", text]
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
         times[peer.name] = min(_timed(lambda: subprocess.run(command, check=True, **quiet)) for _ in range(rounds))
     best = min(times["evener"], times.get("evener, workers only", times["evener"]))
     for name, seconds in times.items():
@@ -328,15 +334,39 @@ def small(peers, rounds, scale):
 LINES = {"tiny": tiny, "uneven": uneven, "busy": busy, "read": read, "results": results, "first": first, "small": small}
 
 
+def run_in_venv(folder, arguments):
+    """Runs this program in an environment with all peers, which is made if it is not there, and with this Python's Evener."""
+    import evener
+
+    python = os.path.join(folder, "bin", "python")
+    if not os.path.exists(os.path.join(folder, "ready")):
+        print("making an environment in %s" % folder, flush=True)
+        requirements = os.path.join(os.path.dirname(os.path.abspath(__file__)), "requirements.txt")
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "-r", requirements], check=True)
+        open(os.path.join(folder, "ready"), "w").close()
+    package = os.path.dirname(os.path.dirname(os.path.abspath(evener.__file__)))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([package, os.environ.get("PYTHONPATH", "")])}
+    return subprocess.run([python, os.path.abspath(__file__), *arguments], env=environment).returncode
+
+
 def main():
     """Measures the lines that are asked for."""
     global SPIN_PER_MS
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lines", default=",".join(LINES))
     parser.add_argument("--peers", default=None, help="names of peers, separated by commas")
-    parser.add_argument("--scale", type=float, default=1.0, help="part of the 1,000 calls of 1 to 100 ms")
+    parser.add_argument("--scale", type=float, default=1.0, help="part of the 1,000 calls of 1 to 100 ms, and of a GiB")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--venv", metavar="FOLDER", help="run in this environment, which is made with all peers if it is not there")
     options = parser.parse_args()
+    if options.venv:
+        rest = sys.argv[1:]
+        at = next(i for i, argument in enumerate(rest) if argument.startswith("--venv"))
+        sys.exit(run_in_venv(options.venv, rest[:at] + rest[at + (1 if "=" in rest[at] else 2) :]))
+    unknown = [name for name in options.lines.split(",") if name not in LINES]
+    if unknown:
+        parser.error("no line %s: there are %s" % (", ".join(unknown), ", ".join(LINES)))
     print("%s, Python %s, %d cores, %s" % (platform.platform(), platform.python_version(), WORKERS, time.strftime("%Y-%m-%d")))
     SPIN_PER_MS = calibrate()
     peers = list(installed())

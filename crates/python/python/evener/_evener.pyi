@@ -1,6 +1,6 @@
 """The Rust part of this package."""
 
-from typing import List, Optional, Tuple, Union
+from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 class Claims:
     """Which items of its chunk a worker process has begun."""
@@ -62,7 +62,65 @@ class Run:
     @property
     def seconds_per_item(self) -> Optional[float]: ...
 
-def devices() -> str: ...
+class DeviceError(RuntimeError):
+    """A device failed, and no other could do its work."""
+
+class NoDevice(DeviceError):
+    """There is no device with this name, or none that has code for the work."""
+
+class KernelError(DeviceError):
+    """A kernel does not compile. The message has the compiler's log."""
+
+class InvalidProof(ValueError):
+    """A proof is not valid for this root, or for these public inputs."""
+
+_Given = Tuple[str, int, int, int]
+
+class Kernel:
+    """A kernel with bodies for some kinds of devices."""
+
+    def __new__(
+        cls,
+        name: str,
+        cuda: Optional[str],
+        wgsl: Optional[str],
+        cpu: Optional[Callable[[Sequence[bytes], int, int], List[bytes]]],
+        workgroup: int,
+        tables: List[Tuple[str, _Given]],
+    ) -> Kernel: ...
+    def run(
+        self, inputs: List[_Given], outputs: List[_Given], parameters: bytes, devices: Optional[str] = None
+    ) -> str: ...
+
+class MerkleTree:
+    """A Merkle tree with all its nodes."""
+
+    def __new__(
+        cls, input: Any, leaf_size: int, hash: str, rule: str, devices: Optional[str] = None
+    ) -> MerkleTree: ...
+    @staticmethod
+    def load(path: str) -> MerkleTree: ...
+    def save(self, path: str) -> None: ...
+    def root(self) -> bytes: ...
+    def leaves(self) -> int: ...
+    def proof(self, index: int) -> str: ...
+
+class Prover:
+    """Proves witnesses of one circuit."""
+
+    def __new__(cls, zkey: str, devices: Optional[str] = None, allow_unsafe_key: bool = False) -> Prover: ...
+    def prove(self, witness: Union[bytes, str]) -> Tuple[str, str]: ...
+    def prove_batch(
+        self, witnesses: List[Union[bytes, str]]
+    ) -> List[Tuple[Optional[Tuple[str, str]], Optional[BaseException]]]: ...
+    def verification_key(self) -> str: ...
+    def sizes(self) -> Tuple[int, int, int]: ...
+
+def merkle_root(input: Any, leaf_size: int, hash: str, rule: str, devices: Optional[str] = None) -> bytes: ...
+def verify_inclusion(proof: str, root: bytes, leaf: bytes) -> None: ...
+def verify_groth16(key: str, proof: str, public: str, allow_unsafe_key: bool) -> bool: ...
+def devices(utilization: bool = False) -> str: ...
+def toml_to_json(text: str) -> str: ...
 def end_with_parent(socket: int, parent: int) -> None: ...
 
 class Host:

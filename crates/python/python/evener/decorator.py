@@ -6,31 +6,37 @@ import functools
 import logging
 import sys
 import types
-from dataclasses import dataclass, replace
-from typing import Any, Callable, List, Optional, Tuple
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple
 
+from . import configuration
 from ._schedule.options import Options
 from ._schedule.ordered import ordered
 from .loops.analysis import Finding
 from .loops.explain import Explanation, explain_function
 from .loops.home import Loops, Policy
 from .loops.reasons import NotParallel, Refused
-from .loops.rewrite import LOOPS, ON, Rewritten, rewrite
+from .loops.rewrite import Rewritten, rewrite
 from .loops.source import Text, text_of
+from .loops.syntax import LOOPS
 from .mapping import driver_of
 from .places import places_of
 from .pool import Pool
+from .report import LastRun
+
+if TYPE_CHECKING:
+    from ._jobs.handle import Job
 
 log = logging.getLogger("evener")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the decorator was given."""
+    """What the decorator was given. `None` stands for what is configured."""
 
-    strict: bool = False
-    randomness: str = "streams"
-    external: str = "refuse"
+    strict: Optional[bool] = None
+    randomness: Optional[str] = None
+    external: Optional[str] = None
     where: Any = None
     workers: Optional[int] = None
     retries: Optional[int] = None
@@ -38,10 +44,15 @@ class Settings:
     progress: Any = None
 
     def __post_init__(self) -> None:
-        if self.randomness not in ("streams", "refuse"):
+        if self.randomness not in (None, "streams", "refuse"):
             raise ValueError(f"randomness must be 'streams' or 'refuse', not {self.randomness!r}")
-        if self.external not in ("refuse", "allow"):
+        if self.external not in (None, "refuse", "allow"):
             raise ValueError(f"external must be 'refuse' or 'allow', not {self.external!r}")
+
+    def resolved(self) -> "Settings":
+        """These settings, with what is configured where they say nothing."""
+        missing = [field.name for field in fields(self) if getattr(self, field.name) is None]
+        return replace(self, **{name: configuration.get(name) for name in missing})
 
 
 class Testing:
@@ -52,9 +63,9 @@ class Testing:
 
 
 def _options(settings: Settings, label: str, key: str) -> Options:
-    retries = {} if settings.retries is None else {"retries": settings.retries}
     return Options(
-        workers=settings.workers, timeout=settings.timeout, progress=settings.progress, label=label, cost_key=key, **retries
+        workers=settings.workers, retries=settings.retries if settings.retries is not None else configuration.get("retries"),
+        timeout=settings.timeout, progress=settings.progress, label=label, cost_key=key,
     )
 
 
@@ -92,6 +103,8 @@ class Parallel:
         self._run: Optional[Callable[..., Any]] = None
         self._plain: Optional[Callable[..., Any]] = None
         self._under: Any = None
+        self._chosen: Optional[Settings] = None
+        self._loops: Optional[Loops] = None
 
     def __reduce__(self) -> Any:
         return _restored, (self._function, self._settings, self._text())
@@ -105,7 +118,7 @@ class Parallel:
         return self._source
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        under = Testing.ordered, Testing.forced
+        under = Testing.ordered, Testing.forced, configuration.generation
         if self._run is None or self._under != under:
             self._under = under
             self._run = self._build(True)
@@ -124,9 +137,21 @@ class Parallel:
             self._plain = self._build(False)
         return self._plain
 
+    @property
+    def last_run(self) -> Optional[LastRun]:
+        """The report of the last loop of its last call, or `None` if there was none."""
+        last = self._loops.last if self._loops is not None else None
+        return LastRun(self._function.__qualname__, last) if isinstance(last, tuple) else last
+
     def on(self, where: Any) -> "Parallel":
         """The same function elsewhere: at a place or a list of them, on the workers of a pool, or on devices by name (`"gpu"`, `"all"`)."""
         return Parallel(self._function, replace(self._settings, where=where), self._source)
+
+    def submit(self, *args: Any, **kwargs: Any) -> "Job":
+        """Runs the function in a process of its own, with workers of its own, which outlives this one. Returns the job."""
+        from ._jobs.submit import submit_call
+
+        return submit_call(self, args, kwargs)
 
     def explain(self) -> Explanation:
         """Says of each loop whether it can be shared, and why not."""
@@ -139,14 +164,18 @@ class Parallel:
         return f"<evener.parallel {self._function!r}>"
 
     def _build(self, share: bool) -> Callable[..., Any]:
-        settings, function = self._settings, self._function
+        settings, function = self._settings.resolved(), self._function
+        self._chosen = settings
         code = function.__code__
         policy = Policy(
-            ordered=Testing.ordered or ordered, where=_driver(settings.where, function) if share else None, share=share, forced=Testing.forced,
-            randomness=settings.randomness, external=settings.external, strict=settings.strict and share,
+            ordered=Testing.ordered or ordered, where=_driver(settings.where, function) if share else None,
+            share=share, forced=Testing.forced,
+            randomness=settings.randomness, external=settings.external, strict=bool(settings.strict) and share,
             options=_options(settings, function.__qualname__, f"{code.co_filename}:{function.__qualname__}"),
         )
         loops = Loops(policy, function)
+        if share:
+            self._loops = loops
         try:
             text = self._text()
             if text is None:
@@ -169,16 +198,16 @@ class Parallel:
                          self._function.__qualname__, finding.reason.sentence)
         outer = [f for f in findings if f.reason is not None and not _within(f, findings)]
         counted = [f for f in outer if f.kind != "while"] or (outer if not any(f.parallel for f in findings) else [])
-        if self._settings.strict and counted:
+        if self._chosen.strict and counted:
             raise NotParallel(
                 f"{code.co_filename}:{counted[0].line}: {self._function.__qualname__}: {counted[0].reason.sentence}"
             )
-        if self._settings.strict and not findings:
+        if self._chosen.strict and not findings:
             raise NotParallel(f"{code.co_filename}:{code.co_firstlineno}: {self._function.__qualname__}: it has no loop")
 
     def _refused(self, sentence: str, share: bool) -> None:
         place = f"{self._function.__code__.co_filename}:{self._function.__code__.co_firstlineno}"
-        if self._settings.strict and share:
+        if self._chosen.strict and share:
             raise NotParallel(f"{place}: {self._function.__qualname__}: {sentence}") from None
         if share:
             log.info("%s: %s runs plainly: %s", place, self._function.__qualname__, sentence)
@@ -200,8 +229,17 @@ class _Bound:
     def plain(self) -> Callable[..., Any]:
         return functools.partial(self._parallel.plain, self.__self__)
 
+    @property
+    def last_run(self) -> Optional[LastRun]:
+        return self._parallel.last_run
+
     def on(self, where: Any) -> "_Bound":
         return _Bound(self._parallel.on(where), self.__self__)
+
+    def submit(self, *args: Any, **kwargs: Any) -> "Job":
+        from ._jobs.submit import submit_call
+
+        return submit_call(self, args, kwargs)
 
     def explain(self) -> Explanation:
         return self._parallel.explain()
@@ -280,6 +318,10 @@ def parallel(function: Optional[Callable[..., Any]] = None, **settings: Any) -> 
     The decorated function returns the value, and raises the exception, of the plain one. A loop
     that cannot be shared without changing them runs plainly, and the log says why at level INFO.
     """
+    known = [field.name for field in fields(Settings)]
+    for name in settings:
+        if name not in known:
+            raise TypeError(f"evener.parallel has no option {name!r}{configuration.nearest(name, known)}")
     chosen = Settings(**settings)
     if function is None:
         return lambda f: parallel(f, **settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import Any, Callable, Iterable, Iterator, Optional, TypeVar, Union
 
-from . import _worker
+from . import _worker, configuration
 from ._schedule.options import Options
 from ._schedule.ordered import ordered
 
@@ -18,7 +18,7 @@ def map(
     function: Callable[..., T],
     *iterables: Iterable[Any],
     workers: Optional[int] = None,
-    retries: int = 2,
+    retries: Optional[int] = None,
     timeout: Optional[float] = None,
     progress: Union[bool, None] = None,
     where: Any = None,
@@ -30,18 +30,18 @@ def map(
     raised in its place. Dropping the iterator cancels what is in flight.
 
     `workers` is the maximum number of workers, by default one a core. An item whose worker dies, or that takes longer than
-    `timeout` seconds, is run again up to `retries` times. `home=0` uses workers in any case. `where` is a place, or a list of
-    them, such as `[evener.local(), evener.ssh("gpu-box")]`, or a pool.
+    `timeout` seconds, is run again up to `retries` times (2 if nothing else is configured). `home=0` uses workers in any case.
+    `where` is a place, or a list of them, such as `[evener.local(), evener.ssh("gpu-box")]`, or a pool.
     """
     if not iterables:
         raise TypeError("evener.map needs at least one iterable")
     if not callable(function):
         raise TypeError("evener.map needs a function, not %s" % type(function).__name__)
     options = Options(
-        workers=workers,
-        retries=retries,
-        timeout=timeout,
-        progress=progress,
+        workers=chosen("workers", workers),
+        retries=chosen("retries", retries),
+        timeout=chosen("timeout", timeout),
+        progress=chosen("progress", progress),
         home=home,
         label=name_of(function),
         cost_key=lambda: cost_key(function),
@@ -49,6 +49,11 @@ def map(
     )
     items = iterables[0] if len(iterables) == 1 else zip(*iterables)
     return ordered(function, items, where=driver_of(where, function), options=options)
+
+
+def chosen(name: str, given: Any) -> Any:
+    """What a call was given, or else what is configured."""
+    return configuration.get(name) if given is None else given
 
 
 def driver_of(where: Any, function: Any = None) -> Any:

@@ -9,7 +9,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
-from . import _worker
+from . import _worker, configuration
 from ._schedule import default
 from ._schedule.driver import Driver, Lane
 from ._schedule.job import Job, buffers_of, value_of
@@ -36,7 +36,7 @@ class Pool(Executor):
         devices: Union[str, Sequence[str], None] = None,
         initializer: Optional[Callable[..., Any]] = None,
         initargs: Tuple[Any, ...] = (),
-        retries: int = 2,
+        retries: Optional[int] = None,
         timeout: Optional[float] = None,
         environment: Mapping[str, str] = {},
         where: Any = None,
@@ -45,6 +45,9 @@ class Pool(Executor):
             raise ValueError("a pool needs at least one worker, not %d" % workers)
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a function")
+        workers = configuration.get("workers") if workers is None and devices is None and where is None else workers
+        retries = configuration.get("retries") if retries is None else retries
+        timeout = configuration.get("timeout") if timeout is None else timeout
         first = None if initializer is None else whole_pickle((initializer, tuple(initargs)), "the initializer")
         places = places_of(where)
         if where is not None and (places is None or workers is not None or devices is not None or environment):

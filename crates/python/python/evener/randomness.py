@@ -21,7 +21,8 @@ def digest(state: Any) -> bytes:
     return hashlib.blake2b(pickle.dumps(state, protocol=4), digest_size=32).digest()
 
 
-def _words(seed: bytes, index: int) -> bytes:
+def words(seed: bytes, index: int) -> bytes:
+    """The seed of a stream of its own."""
     return hashlib.blake2b(seed + index.to_bytes(8, "little"), digest_size=32).digest()
 
 
@@ -174,7 +175,7 @@ class Streams:
     def begin(self, index: int) -> None:
         """Sets every source to the stream of an iteration."""
         for source, seed in zip(self.sources, self.seeds):
-            source.seed(_words(seed, index))
+            source.seed(words(seed, index))
 
     def end(self) -> None:
         """Lets the streams go on where iteration 0 left them."""

@@ -82,3 +82,81 @@ def test_without_force_slow_loops_are_shared_and_quick_ones_are_not():
         return [(i, os.getpid()) for i in range(n)]
 
     assert {p for _, p in g(10_000)} == {os.getpid()}
+
+
+def test_errors_and_reports_count_the_iterations_that_ran_at_home(tmp_path):
+    import os
+    import signal
+
+    import pytest
+
+    import evener
+
+    @evener.parallel(workers=2, retries=0, external="allow")
+    def dies(numbers):
+        import time
+
+        out = []
+        for number in numbers:
+            time.sleep(0.02)
+            if number == 60:
+                os.kill(os.getpid(), signal.SIGKILL)
+            out.append(number)
+        return out
+
+    with pytest.raises(evener.WorkerDied, match="item 60 of"):
+        dies(list(range(100)))
+
+    @evener.parallel(workers=2)
+    def sleeps(numbers):
+        import time
+
+        out = []
+        for number in numbers:
+            time.sleep(0.01)
+            out.append(number)
+        return out
+
+    assert sleeps(list(range(100))) == list(range(100))
+    report = sleeps.last_run
+    assert report.used_workers and report.home[0] >= 2
+    assert report.to_dict()["done"] == 100, report.to_dict()
+    assert evener.last_run().to_dict()["done"] == 100
+
+
+def test_a_call_that_stays_at_home_has_a_report_too():
+    import evener
+
+    @evener.parallel
+    def squares(numbers):
+        return [number * number for number in numbers]
+
+    assert squares.last_run is None
+    squares(range(50))
+    assert not squares.last_run.used_workers
+    assert squares.last_run.to_dict()["items"] == 50
+
+
+def test_of_two_nested_loops_the_one_with_more_to_share_is_shared():
+    import os
+
+    import evener
+
+    @evener.parallel(workers=2)
+    def grid(rows, columns):
+        import time
+
+        out, processes = [], []
+        for row in rows:
+            for column in columns:
+                time.sleep(0.01)
+                out.append((row, column))
+                processes.append(os.getpid())
+        return out, processes
+
+    for rows, columns in ((range(3), range(40)), (range(40), range(3))):
+        out, processes = grid(rows, columns)
+        assert out == [(row, column) for row in rows for column in columns]
+        # Both workers and this process; with rows alone, three could only have been two workers' after the first ones.
+        last = processes[-len(columns) * len(rows) // 3 :]
+        assert len(set(last)) >= 2, last

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 import evener
@@ -23,6 +24,8 @@ def system(request):
         import dask
 
         dask.config.set({"distributed.admin.log-length": 0})
+        # What it logs beside a function is not the function's.
+        logging.getLogger("distributed").propagate = False
         with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster:
             with distributed.Client(cluster) as client:
                 yield evener.dask(client)

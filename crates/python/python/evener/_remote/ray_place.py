@@ -43,6 +43,8 @@ class RaySystem(System):
         self._changed = threading.Condition()
         self._thread: Optional[threading.Thread] = None
         self._is_closed = False
+        #: Pools that use the actors.
+        self._users = 0
         #: The last value that was shared, which all nodes can have.
         self._shared: Any = None
 
@@ -117,7 +119,22 @@ class RaySystem(System):
         if actor is not None:
             self._ray.kill(actor)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether its actors are gone."""
+        return self._is_closed or not self._ray.is_initialized()
+
+    def use(self, count: int) -> None:
+        """A pool begins to use so many actors."""
+        with self._lock:
+            self._users += 1
+            self._count = max(self._count, count)
+
     def close(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users > 0:
+                return
         self._is_closed = True
         with self._lock:
             actors, self._actors = list(self._actors.values()), {}
@@ -135,6 +152,20 @@ def _readable(outcome: Any) -> Any:
     return outcome
 
 
+_lock = threading.Lock()
+_system: Optional[RaySystem] = None
+
+
+def _shared_system(ray: Any, count: int) -> RaySystem:
+    """The actors of this process. All its pools use the same, since each has a CPU of the cluster."""
+    global _system
+    with _lock:
+        if _system is None or _system.is_closed:
+            _system = RaySystem(ray, count)
+        _system.use(count)
+        return _system
+
+
 def ray_lanes(place: Ray) -> Tuple[TaskLink, List[Lane]]:
     """A lane for each CPU of a Ray cluster, or for as many as were asked for."""
     try:
@@ -149,5 +180,5 @@ def ray_lanes(place: Ray) -> Tuple[TaskLink, List[Lane]]:
         raise HostError("the Ray cluster has no CPU")
     if count > cpus:
         raise HostError("evener.ray(workers=%d): the Ray cluster has %d CPUs" % (count, cpus))
-    link = TaskLink(RaySystem(ray, count))
+    link = TaskLink(_shared_system(ray, count))
     return link, [Lane("ray", {}, TaskSlot(link)) for _ in range(count)]

@@ -25,7 +25,9 @@ _is_changed = False
 
 def path() -> str:
     """The file of learned costs."""
-    folder = os.environ.get("EVENER_CACHE")
+    from .. import configuration
+
+    folder = configuration.get("cache")
     if folder is None:
         if sys.platform == "darwin":
             folder = os.path.expanduser("~/Library/Caches/evener")

@@ -79,6 +79,10 @@ class Job:
 
     # What a kind of job defines.
 
+    def item_number(self, index: int) -> int:
+        """The number of an item for people: in a decorated loop, the iterations before the run count too."""
+        return self.first + index + (self.options.before[0] if self.options.before is not None else 0)
+
     def items_between(self, first: int, end: int) -> Sequence[Any]:
         """The items of a chunk."""
         raise NotImplementedError
@@ -119,7 +123,7 @@ class Job:
         items = self.items_between(first, end)
         if self._settled and not self._settled.isdisjoint(range(first, end)):
             items = [SKIP if first + i in self._settled else item for i, item in enumerate(items)]
-        entries, buffers, problems = pickle_items(items, first, self.first)
+        entries, buffers, problems = pickle_items(items, first, self.item_number(0))
         for index, error in problems:
             self.cannot_send(index, error)
         return pickle.dumps((first, self.first, entries), 5), buffers
@@ -171,11 +175,11 @@ class Job:
     def _death_error(self, index: int, how: str, timed_out: bool, deaths: int) -> BaseException:
         times = "" if deaths == 1 else " (%d times)" % deaths
         if timed_out:
-            parts = (self.first + index, self.options.label, self.options.timeout or 0.0, times)
+            parts = (self.item_number(index), self.options.label, self.options.timeout or 0.0, times)
             return TimeoutError("item %d of %s took longer than %g s%s" % parts)
         from ..worker_died import WorkerDied
 
-        return WorkerDied("the worker of item %d of %s %s%s" % (self.first + index, self.options.label, how, times))
+        return WorkerDied("the worker of item %d of %s %s%s" % (self.item_number(index), self.options.label, how, times))
 
     def close(self) -> None:
         """Frees what belongs to it. Called once its run has ended."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional, Tuple, Union
 
 
 class Options:
@@ -18,6 +18,7 @@ class Options:
         "home",
         "length",
         "style",
+        "before",
     )
 
     def __init__(
@@ -53,3 +54,5 @@ class Options:
         #: How the function is called: `index` for function(index, item), `item` for function(item), `items` for
         #: function(*item), `call` if each item is a function, its arguments and its keyword arguments.
         self.style = style
+        #: For the rest of a loop: how many of its iterations have run, their seconds, and the seconds of a recent one.
+        self.before: Optional[Tuple[int, float, float]] = None

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from .driver import Driver
 
 log = logging.getLogger("evener")
+#: The end of a chunk is reported right after its last result: nothing is lost but its count if it takes longer than this.
+END_SECONDS = 0.1
 
 #: Results that wait for the caller have at most about this many bytes before no more items are handed out.
 MOST_WAITING_BYTES = 1 << 29
@@ -87,13 +89,17 @@ class OrderedJob(Job):
         from .pickling import SKIP
 
         if self._error_at is not None and end > self._error_at:
-            kept = [SKIP if index > self._error_at else self._item(index) for index in range(first, end)]
+            # The item that failed is known without a worker, and its window is closed.
+            skipped = self._settled
+            kept = [
+                SKIP if index > self._error_at or index in skipped else self._item(index) for index in range(first, end)
+            ]
             self._settled.update(range(max(first, self._error_at + 1), end))
             return kept
         if self._items is not None:
             part = self._items[first + self.first : end + self.first]
             return part if type(part) in (list, tuple, range) else list(part)
-        return [self._window[index] for index in range(first, end)]
+        return [SKIP if index in self._settled else self._window[index] for index in range(first, end)]
 
     def _item(self, index: int) -> Any:
         return self._items[index + self.first] if self._items is not None else self._window[index]
@@ -144,6 +150,7 @@ class OrderedJob(Job):
                 if self.bar is not None:
                     self.bar.update(self.first + self.run.done)
                 if block is None:
+                    self._await_end()
                     return
                 if block.is_plain:
                     yield block.entries
@@ -159,6 +166,13 @@ class OrderedJob(Job):
                 self.bar.close(self.first + self.run.done)
             if not self.is_over:
                 self.driver.stop(self, kill)
+
+    def _await_end(self) -> None:
+        """Waits until the worker of the last result has reported the end of its chunk, so that the report counts every item."""
+        with self.driver.lock:
+            ends = time.monotonic() + END_SECONDS
+            while not self.is_over and time.monotonic() < ends:
+                self._changed.wait(ends - time.monotonic())
 
     def _values(self, block: Block, first: int) -> Iterator[Any]:
         used = 0

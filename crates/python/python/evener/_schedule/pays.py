@@ -18,9 +18,35 @@ SHORT = 1e-3
 WAKING = 1e-3
 #: Workers must save this many times what they cost, since the estimate is one.
 MARGIN = 1.5
+#: Seconds that even a number takes on its way to a worker and back, one of many in a chunk.
+LEAST_SENDING = 0.5e-6
+#: Items of fewer seconds are measured in each run, whatever earlier ones have shown.
+LEAST_KNOWN = 50e-6
+#: Another program may have a core for this many seconds.
+LONGEST_PREEMPTION = 50e-3
 #: Bytes per second between processes, for large values; and into memory that all workers share.
 BANDWIDTH = 1e9
 WRITE_BANDWIDTH = 2e9
+
+
+#: Iterations of a decorated loop that take fewer seconds are not worth it: what they do is recorded, checked and replayed.
+LEAST_ITERATION = 200e-6
+#: A decorated loop that would take fewer seconds more at home is not observed.
+LEAST_LOOP = 20e-3
+
+
+def loop_may_pay(each: float, left: Optional[int], options: Optional[Options], where: Optional[Driver]) -> bool:
+    """Whether it is worth the trouble to observe an iteration of a loop that has so many left: workers may pay then."""
+    if each < LEAST_ITERATION:
+        return False
+    return left is None or (left * each >= LEAST_LOOP and Estimate(None, options or Options(), where, left).may_save(left, each))
+
+
+def count_of_workers(options: Optional[Options], where: Optional[Driver]) -> int:
+    """How many workers a run may use."""
+    if where is not None:
+        return len(where.lanes)
+    return (options.workers if options is not None else None) or default.cores()
 
 
 class Estimate:
@@ -41,6 +67,10 @@ class Estimate:
         #: Seconds that sending the function takes, with all that it refers to, once known.
         self._sending_function: Optional[float] = None
         self._is_starting = False
+        self._is_suspect = False
+        if options.before is not None:
+            # What the iterations of a decorated loop have shown before it was shared.
+            self._recent = options.before[2]
         self._recent = 0.0
 
     def _key(self) -> Optional[str]:
@@ -66,11 +96,16 @@ class Estimate:
         known = costs.of(key) if key is not None else None
         if known is None:
             return False
+        if known[0] < LEAST_KNOWN:
+            # Measuring costs next to nothing, and what workers have shown about tiny items is mostly the sending.
+            return False
         self.seconds_per_item, self._sending = known
         return self._saves(self.length)
 
     def pays(self, took: float, done: int, item: Any, result: Any) -> bool:
         """Whether workers pay for the items after the first `done`, of which the last one took `took` seconds here."""
+        if self._is_outlier(took):
+            return False
         # Of an iterator, as much as is done may be left.
         left = done if self.length is None else self.length - done
         # Later items count more: they may be of another kind than the first.
@@ -79,11 +114,18 @@ class Estimate:
         if left * recent < SHORT:
             return False
         self.seconds_per_item = recent
-        if left < 1 or not self._could_save(left, recent):
+        if left < 1 or not self.may_save(left, recent):
             return False
         if self._sending is None:
             self._sending = _sending_seconds(item, result[0])
         return self._saves(left)
+
+    def _is_outlier(self, took: float) -> bool:
+        """Whether an item took so much longer than those before that another program may have had the core: the next one tells."""
+        self._is_suspect = (
+            not self._is_suspect and self._recent > 0.0 and took > 20 * self._recent and took < LONGEST_PREEMPTION
+        )
+        return self._is_suspect
 
     def block_took(self, each: float) -> None:
         """Learns from cheap items that ran in a block, with what the caller did between them."""
@@ -95,14 +137,20 @@ class Estimate:
         where = self._where
         return default.cores() if where is None or where.is_local else max(2, len(where.lanes))
 
-    def _could_save(self, left: int, mean: float) -> bool:
+    def may_save(self, left: int, mean: float) -> bool:
         """A quick look: whether workers would pay if sending took no time."""
-        cores = self._most()
-        return cores > 1 and left * mean * (1.0 - 1.0 / cores) > WAKING * MARGIN
+        count = min(self._options.workers or self._most(), self._most())
+        saved = left * mean * (1.0 - 1.0 / max(1, count))
+        if saved <= WAKING * MARGIN:
+            return False
+        driver = self._where if self._where is not None else default.running_driver()
+        if self._is_starting or (driver is not None and driver.has_ready_workers):
+            return True
+        return saved > costs.start_seconds() * MARGIN
 
     def _saves(self, left: int) -> bool:
         """Whether workers save time. If they have to be started, starts them while the caller goes on."""
-        each, sending = self.seconds_per_item or 0.0, self._sending or 0.0
+        each, sending = self.seconds_per_item or 0.0, max(self._sending or 0.0, LEAST_SENDING)
         driver = self._where if self._where is not None else default.running_driver()
         count = self._options.workers or self._most()
         speedup = max(1, min(count, self._most(), left))

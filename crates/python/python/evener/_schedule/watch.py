@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from operator import length_hint
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 #: Seconds between two looks.
 INTERVAL = 0.005
@@ -19,19 +19,15 @@ IDLE_LOOKS = 40
 
 _lock = threading.Lock()
 _thread: Optional[threading.Thread] = None
-#: The blocks that run now, by the run that they belong to: the list, its iterator, and when it began.
-_running: Dict[int, Tuple[List[Any], Any, float]] = {}
-
-
-def is_awake() -> bool:
-    """Whether the thread is there, so that watching costs next to nothing."""
-    return _thread is not None and _thread.is_alive()
+#: The blocks that run now, by the run that they belong to: the list, its iterator, when it began, and where it was at the last
+#: look.
+_running: Dict[int, List[Any]] = {}
 
 
 def begin(owner: int, block: List[Any], iterator: Any) -> None:
     """Watches a block of items, of which the iterator gives those that have not begun."""
     global _thread
-    _running[owner] = (block, iterator, time.perf_counter())
+    _running[owner] = [block, iterator, time.perf_counter(), None]
     if _thread is None or not _thread.is_alive():
         with _lock:
             if _thread is None or not _thread.is_alive():
@@ -50,9 +46,11 @@ def _watch() -> None:
         time.sleep(INTERVAL)
         idle = 0 if _running else idle + 1
         now = time.perf_counter()
-        for block, iterator, began in list(_running.values()):
-            if now - began > 2 * INTERVAL:
-                # Under the interpreter's lock, so that the iterator does not move in between.
-                left = length_hint(iterator)
-                if left:
-                    del block[len(block) - left :]
+        for watched in list(_running.values()):
+            block, iterator, began, before = watched
+            position = len(block) - length_hint(iterator)
+            if now - began > 2 * INTERVAL and before is not None:
+                # Ahead of where the iterator is by more than it moves between two looks: it may move before the cut, and must
+                # not be past it then.
+                del block[position + 4 * (position - before) + 1 :]
+            watched[3] = position

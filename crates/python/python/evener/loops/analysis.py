@@ -10,7 +10,14 @@ from . import effects as fx
 from .effects import Effect
 from .flow import exposed, path_to, read_later
 from .names import (
-    NESTED, declared, enclosed, everything, loads, own, parameters, stores,
+    NESTED,
+    declared,
+    enclosed,
+    everything,
+    loads,
+    own,
+    parameters,
+    stores,
 )
 from .reasons import Reason, Refused
 

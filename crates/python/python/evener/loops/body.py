@@ -13,7 +13,18 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 from .. import randomness
 from . import observe
 from .capture import (
-    ATOMS, SESSION, Capture, Loader, Packed, Path, State, by_value, item_paths, paths_of, visited, walk,
+    ATOMS,
+    SESSION,
+    Capture,
+    Loader,
+    Packed,
+    Path,
+    State,
+    by_value,
+    item_paths,
+    paths_of,
+    visited,
+    walk,
 )
 from .failure import Failure
 from .reach import Reach, stable_set, user_module
@@ -250,7 +261,7 @@ def _attempt(body: Body, loaded: Loaded, recorder: Recorder, index: int, item: A
     # At home the streams of the caller are there too, and must not be touched.
     saved = None if loaded.away else [(s, s.state()) for s in loaded.streams]
     for source, seed in zip(loaded.streams, body.seeds):
-        source.seed(randomness._words(seed, index))
+        source.seed(randomness.words(seed, index))
     drawn = set(body.streams)
     others = [s for s in randomness.global_sources() if s.name not in drawn]
     watch = randomness.Watch(others)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import io
 import pickle
-import sys
 import threading
 import types
 import zlib
@@ -14,7 +13,6 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 import cloudpickle
 from cloudpickle import cloudpickle as internals
 
-from . import reach as reaching
 from .reach import Reach, stable_set, user_module
 from .reasons import GaveUp
 

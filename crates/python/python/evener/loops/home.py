@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import collections
-import gc
-import io
+import copy
 import itertools
 import logging
-import operator
-import os
 import sys
 import time
-import types
 from dataclasses import dataclass, field
-from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 from .. import randomness
+from .._schedule import pays
 from . import observe
-from .body import FULL, INSIDE, REFUSED, SIMPLE, Body, this_process
 from .analysis import CALM
-from .capture import ATOMS, SESSION, Capture, Loader, Packed, Path, State, paths_of, visited, walk
-from .failure import without_own_frames
-from .reach import Reach, complaint, set_order, stable_set
+from .body import INSIDE, REFUSED
+from .capture import ATOMS, State
+from .feed import Feed
+from .iterators import HELD, length_of, raising
+from .prepared import Prepared
 from .reasons import GaveUp, NotParallel
 from .rewrite import Loop
 
@@ -43,9 +40,6 @@ class Policy:
     randomness: str = "streams"
     external: str = "refuse"
     strict: bool = False
-    least_iteration: float = 200e-6
-    least_total: float = 20e-3
-    prepare: Optional[Callable[[Any], bool]] = None
 
 
 @dataclass
@@ -58,10 +52,14 @@ class Loops:
     on: List[bool] = field(default_factory=list)
     said: Set[Any] = field(default_factory=set)
     quick: Dict[int, int] = field(default_factory=dict)
+    #: The report of the last loop that has ended; or how many iterations ran here, and their seconds.
+    last: Any = None
+    #: Seconds that loops inside of another have taken in its last iterations, and the most items of one of them.
+    inside: Tuple[float, int] = (0.0, 0)
 
     def begin(self, number: int, iterable: Any) -> "Run":
         loop = self.loops[number]
-        held = sys.getrefcount(iterable) > _HELD.get(loop.plan.kind, _HELD["comprehension"])
+        held = sys.getrefcount(iterable) > HELD.get(loop.plan.kind, HELD["comprehension"])
         return Run(self, loop, iterable, held)
 
     def calm(self, loop: Loop) -> bool:
@@ -81,61 +79,6 @@ class Loops:
             log.info("%s: the loop in %s runs plainly: %s", place, self.function.__qualname__, sentence)
 
 
-class _Probe:
-    """Counts the references to a value that only the call of `begin` holds."""
-
-    def begin(self, number: int, iterable: Any) -> int:
-        return sys.getrefcount(iterable)
-
-
-def _counts() -> Dict[str, int]:
-    """References to an iterator that only its loop holds, by the kind of the loop's code."""
-    probe = _Probe()
-
-    def comprehension(source: Any) -> int:
-        return probe.begin(0, source)
-
-    def generator(source: Any) -> Iterator[int]:
-        yield probe.begin(0, source)
-
-    return {
-        "for": probe.begin(0, iter([[]])), "comprehension": comprehension(iter([[]])),
-        "genexpr": list(generator(iter([[]])))[0],
-    }
-
-
-_HELD = _counts()
-
-
-# What the receivers of effects may be; everything else might do more than the same method of these.
-_SEQUENCES = {("builtins", "list"), ("collections", "deque")}
-_MAPPINGS = {("builtins", "dict"), ("collections", "defaultdict"), ("collections", "OrderedDict"), ("collections", "Counter")}
-_ARRAYS = {("numpy", "ndarray"), ("builtins", "bytearray"), ("array", "array")}
-_NUMBERS = {
-    ("builtins", n) for n in ("int", "float", "complex", "bool", "str", "bytes", "tuple", "frozenset", "NoneType")
-} | {("decimal", "Decimal"), ("fractions", "Fraction"), ("datetime", "timedelta")}
-_RECEIVERS = {
-    "append": _SEQUENCES | _ARRAYS, "appendleft": _SEQUENCES, "extend": _SEQUENCES, "insert": _SEQUENCES,
-    "add": {("builtins", "set")}, "discard": {("builtins", "set")},
-    "update": _MAPPINGS | {("builtins", "set")},
-    "item": _SEQUENCES | _MAPPINGS | _ARRAYS, "augmented item": _SEQUENCES | _MAPPINGS | _ARRAYS, "element": _SEQUENCES | _MAPPINGS,
-    "augment": _NUMBERS | _SEQUENCES | _MAPPINGS | _ARRAYS | {("builtins", "set")},
-}
-
-
-def _kind(value: Any) -> Tuple[str, str]:
-    return type(value).__module__, type(value).__name__
-
-
-def _receiver_fits(kind: str, value: Any) -> bool:
-    named = _kind(value)
-    if kind == "augment" and named[0] == "numpy" and hasattr(value, "dtype"):
-        return not value.dtype.hasobject
-    if named == ("numpy", "ndarray") and value.dtype.hasobject:
-        return kind == "item"  # the elements of an augmented one could be anything
-    return named in _RECEIVERS[kind]
-
-
 class Run:
     """One execution of one loop."""
 
@@ -146,7 +89,7 @@ class Run:
         self.source = iter(iterable)
         # An iterator that a name holds can be used again after the loop.
         self.held = self.source is iterable and (held or sys.version_info >= (3, 14))
-        self.hint = _length(iterable)
+        self.hint = length_of(iterable)
         self.wants = False
         self.sharing = False
         self.item: Any = None
@@ -159,6 +102,10 @@ class Run:
         self.prepared: Optional[Prepared] = None
         self.refused = False
         self.pace = 0.0
+        self.began = 0.0
+        self.shared = False
+        self.inner: Tuple[float, int] = (0.0, 0)
+        self.chunk_seconds = 0.0
 
     def __iter__(self) -> Iterator[Any]:
         policy, plan = self.policy, self.loop.plan
@@ -167,16 +114,20 @@ class Run:
         if not share and not random:
             yield self.source
             return
-        started = time.perf_counter()
+        started = self.began = time.perf_counter()
         peeked = next(self.source, _END)
         if peeked is _END:
             return
         if random:
             self.wants = True
         self.clock = started
+        if not plan.inner:
+            self.loops.inside = (0.0, 0)
         yield iter((peeked,))
         self.pace = time.perf_counter() - self.clock
         self.index = 1
+        self.inner = self.loops.inside
+        self.chunk_seconds = self.pace
         self.wants = False
         if self.watch is not None:
             self.streams = self.watch.streams()
@@ -198,14 +149,17 @@ class Run:
                 yield iter((peeked,))
                 yield self.source
                 continue
+            if not plan.inner:
+                self.loops.inside = (0.0, 0)
             before = time.perf_counter()
             start = self.index
             yield self._chunk(peeked, size if share and not self.refused else None)
-            spent = time.perf_counter() - before
+            spent = self.chunk_seconds = time.perf_counter() - before
             done = (self.index - start) if self.streams is not None else size
             if self.streams is None:
                 self.index += size
             self.pace = spent / max(done, 1)
+            self.inner = self.loops.inside
             size = min(size * 2, max(1, int(0.1 / max(self.pace, 1e-9))))
         self._finish(time.perf_counter() - started)
 
@@ -229,21 +183,26 @@ class Run:
 
     def _little_left(self) -> bool:
         """Whether the rest would be done before workers could help: it runs without looking at the clock."""
-        return self.hint is not None and self.hint >= 0 and (self.hint - self.index) * self.pace < self.policy.least_total
+        return self.hint is not None and self.hint >= 0 and (self.hint - self.index) * self.pace < pays.LEAST_LOOP
 
     def _pays(self) -> bool:
-        policy = self.policy
-        if policy.forced:
+        """Whether workers may pay, so that an iteration should be observed. The run over workers decides then."""
+        if self.policy.forced:
             return True
         if self.index < 2 and self.pace < 10e-3:
             # The first iteration also pays for caches and imports: wait for a second one.
             return False
-        if self.pace < policy.least_iteration:
+        left = None if self.hint is None or self.hint < 0 else self.hint - self.index
+        if left is not None and self._is_inner_larger(left):
             return False
-        left = None if self.hint is None else self.hint - self.index
-        if left is not None and left * self.pace < policy.least_total:
-            return False
-        return policy.prepare is None or policy.prepare(policy.where)
+        return pays.loop_may_pay(self.pace, left, self.policy.options, self.policy.where)
+
+    def _is_inner_larger(self, left: int) -> bool:
+        """Whether a loop inside has most of the time and more to share than this one: it is the one to be shared then."""
+        seconds, items = self.inner
+        return items > 2 * left and seconds > 0.7 * self.chunk_seconds and left < 2 * pays.count_of_workers(
+            self.policy.options, self.policy.where
+        )
 
     def _observe(self, peeked: Any) -> Iterator[Any]:
         """Runs one iteration at home between two looks at what it could change, then shares."""
@@ -278,6 +237,12 @@ class Run:
 
     def _finish(self, spent: float) -> None:
         plan = self.loop.plan
+        count = self.index if self.hint is None or self.hint < 0 else self.hint
+        if plan.inner:
+            seconds, most = self.loops.inside
+            self.loops.inside = (seconds + spent, max(most, count))
+        elif not self.shared:
+            self.loops.last = (count, spent)
         if plan.nested and not self.policy.forced and self.streams is None and spent < 200e-6:
             count = self.loops.quick[plan.number] = self.loops.quick.get(plan.number, 0) + 1
             if count >= 8:
@@ -323,11 +288,13 @@ class Run:
         """Yields, in order, the effects of each iteration; the caller's code replays them."""
         if self.refused or self.prepared is None:
             return
+        self.shared = True
         prepared = self.prepared
         feed = Feed(self, prepared)
-        results = self.policy.ordered(
-            prepared.body(self.index), feed, where=self.policy.where, options=self.policy.options
-        )
+        options = copy.copy(self.policy.options)
+        if options is not None:
+            options.before = (self.index, time.perf_counter() - self.began, self.pace)
+        results = self.policy.ordered(prepared.body(self.index), feed, where=self.policy.where, options=options)
         reason: Optional[str] = None
         try:
             for reply in results:
@@ -357,9 +324,10 @@ class Run:
             close = getattr(results, "close", None)
             if close is not None:
                 close()
+            self.loops.last = getattr(results, "last_run", None)
             if reason is None:
                 reason = feed.reason
-            rest = self.source if feed.error is None else _raising(feed.error)
+            rest = self.source if feed.error is None else raising(feed.error)
             self.source = itertools.chain(feed.left(), rest)
         if reason is not None:
             self._refuse(reason)
@@ -384,331 +352,3 @@ class Run:
             self.error.__context__ = self.context
         # The frame must not keep the exception alive, nor the other way round.
         self.error = None
-
-
-def _raising(error: BaseException) -> Iterator[Any]:
-    raise without_own_frames(error)
-    yield  # a generator, so that the error is raised in its turn
-
-
-def _length(iterable: Any) -> Optional[int]:
-    try:
-        return operator.length_hint(iterable, -1) if hasattr(type(iterable), "__len__") or hasattr(type(iterable), "__length_hint__") else None
-    except Exception:  # noqa: BLE001: a length that cannot be told is not needed
-        return None
-
-
-# Iterators that run no code of the user.
-_QUIET = {
-    ("builtins", n) for n in (
-        "list_iterator", "tuple_iterator", "range_iterator", "longrange_iterator", "str_iterator",
-        "str_ascii_iterator", "bytes_iterator", "bytearray_iterator", "dict_keyiterator", "dict_valueiterator",
-        "dict_itemiterator", "set_iterator", "enumerate", "zip", "reversed", "list_reverseiterator",
-        "dict_reversekeyiterator", "dict_reversevalueiterator", "dict_reverseitemiterator",
-    )
-} | {("itertools", n) for n in (
-    "count", "cycle", "repeat", "chain", "islice", "product", "permutations", "combinations",
-    "combinations_with_replacement", "zip_longest", "pairwise",
-)} | {("collections", "_deque_iterator"), ("collections", "deque_iterator"), ("numpy", "flatiter"), ("numpy", "nditer")}
-
-
-def _references(outer: Any) -> List[int]:
-    """How many references there are to each iterator inside another."""
-    counts = []
-    for inner in gc.get_referents(outer):
-        if hasattr(type(inner), "__next__"):
-            counts.append(sys.getrefcount(inner))
-    return counts
-
-
-_INNER = max(_references(enumerate(iter([[]]))))
-
-
-def _inner_held(source: Any) -> bool:
-    """Whether a name holds an iterator that `enumerate`, `zip` or another one draws from."""
-    todo = [source]
-    while todo:
-        outer = todo.pop()
-        if isinstance(outer, types.GeneratorType) or not hasattr(type(outer), "__next__"):
-            continue
-        holders = [outer] + [r for r in gc.get_referents(outer) if type(r) is tuple]
-        for holder in holders:
-            if any(count > _INNER for count in _references(holder)):
-                return True
-            todo += [r for r in gc.get_referents(holder) if hasattr(type(r), "__next__") and r is not outer]
-    return False
-
-
-def _seen_by_generator(generator: types.GeneratorType) -> List[Any]:
-    """What a generator's own code can see by name: its variables, those of functions among them, and globals."""
-    frame = generator.gi_frame
-    if frame is None:
-        return []
-    found = list(frame.f_locals.values())
-    codes = [frame.f_code]
-    for value in list(found):
-        if isinstance(value, types.FunctionType):
-            codes.append(value.__code__)
-            for cell in value.__closure__ or ():
-                try:
-                    found.append(cell.cell_contents)
-                except ValueError:
-                    # It is not bound yet.
-                    pass
-    found += [frame.f_globals[name] for code in codes for name in code.co_names if name in frame.f_globals]
-    return found
-
-
-def inspect_source(source: Any) -> Tuple[bool, List[Any]]:
-    """Whether an iterator runs no code of the user, and what it runs over."""
-    quiet, parts = True, []
-    todo = [(source, True)]
-    seen: Set[int] = set()
-    while todo:
-        iterator, top = todo.pop()
-        if id(iterator) in seen:
-            continue
-        seen.add(id(iterator))
-        kind = _kind(iterator)
-        if kind == ("builtins", "iterator"):
-            inner = [r for r in gc.get_referents(iterator)]
-            if not all(_kind(r) in (("numpy", "ndarray"), ("builtins", "str")) for r in inner):
-                quiet = False
-            parts += inner
-            continue
-        if kind not in _QUIET:
-            quiet = False
-        if isinstance(iterator, types.GeneratorType):
-            parts += _seen_by_generator(iterator)
-            todo += [(v, False) for v in parts if isinstance(v, types.GeneratorType)]
-        if hasattr(type(iterator), "__next__"):
-            for referent in gc.get_referents(iterator):
-                if isinstance(referent, tuple):
-                    # `zip` and `product` keep their iterators in a tuple.
-                    todo += [(r, False) for r in referent if hasattr(type(r), "__next__")]
-                    parts += [r for r in referent if not hasattr(type(r), "__next__")]
-                elif hasattr(type(referent), "__next__"):
-                    todo.append((referent, False))
-                else:
-                    parts.append(referent)
-    return quiet, parts
-
-
-class Prepared:
-    """What a loop captures, pickled and checked."""
-
-    def __init__(self, run: Run, environment: Dict[str, Any]) -> None:
-        self.run = run
-        loop, plan, function = run.loop, run.loop.plan, run.loops.function
-        missing = [n for n in plan.captured + plan.receivers if n not in environment and n not in function.__globals__]
-        local_missing = [n for n in plan.captured if n not in environment]
-        if missing or local_missing:
-            raise GaveUp(f"`{(missing + local_missing)[0]}` is not bound before the loop")
-        self.captured = {n: environment[n] for n in plan.captured}
-        self.receivers = {n: environment[n] if n in environment else function.__globals__[n] for n in plan.receivers}
-        self._check_receivers()
-        self.function = types.FunctionType(loop.code, function.__globals__, loop.code.co_name)
-        self.function.__module__ = function.__module__
-        self.function.__qualname__ = function.__qualname__
-        self.reach = Reach(self.function, list(self.captured.values()))
-        said = complaint(self.reach)
-        if said:
-            raise GaveUp(said)
-        self.named_sets = self._check_sets()
-        self.forbidden = self._forbidden()
-        self.quiet, parts = inspect_source(run.source)
-        for part in parts:
-            if id(part) in self.forbidden:
-                raise GaveUp(f"`{self.forbidden[id(part)]}`, which iterations change, is what the loop runs over")
-        if run.held or _inner_held(run.source):
-            raise GaveUp("the iterator that it runs over could be used again after the loop")
-        self.classes: Dict[type, int] = {}
-        self.buffers: List[Any] = []
-        file = io.BytesIO()
-        pickler = Capture(file, self.buffers, self.reach, self.forbidden, self.named_sets, classes=self.classes)
-        pickler.dump((self.function, self.captured, observe.Surroundings()))
-        self.data = file.getvalue()
-        self.kept = pickler.visited
-        self.deep = {id(v) for v in pickler.visited}
-        self.paths = paths_of(self.captured)
-        roots = [("value", v, None) for v in self.captured.values()] + pickler.roots
-        drawn = [s.generator for s in (run.streams.sources if run.streams else []) if hasattr(s, "generator")]
-        self.state = State(roots, drawn)
-        began = time.perf_counter()
-        self.before = self.state.snapshot()
-        cost = time.perf_counter() - began
-        if not run.policy.forced and cost * 4 > run.pace:
-            raise GaveUp("checking what it captures takes as long as its iterations")
-
-    def _check_receivers(self) -> None:
-        for effect in self.run.loop.plan.effects:
-            if effect.receiver is None:
-                continue
-            value = self.receivers[effect.receiver]
-            if not _receiver_fits(effect.kind, value):
-                raise GaveUp(f"`{effect.receiver}` is a {type(value).__name__}, whose changes cannot be replayed")
-
-    def _forbidden(self) -> Dict[int, str]:
-        found: Dict[int, str] = {}
-        deep = {e.receiver for e in self.run.loop.plan.effects if e.kind in ("element", "augmented item") and e.receiver}
-        for name, value in self.receivers.items():
-            if type(value) in ATOMS:
-                continue
-            found[id(value)] = name
-            if name in deep and type(value) is not bytearray and _kind(value) != ("numpy", "ndarray"):
-                for part in visited([value]):
-                    if type(part) not in ATOMS and type(part) not in (tuple, frozenset):
-                        found[id(part)] = name
-            base = getattr(value, "base", None) if _kind(value) == ("numpy", "ndarray") else None
-            while base is not None:
-                found[id(base)] = name
-                base = getattr(base, "base", None)
-        arrays = [v for v in self.receivers.values() if _kind(v) == ("numpy", "ndarray")]
-        if arrays:
-            self._overlaps(arrays)
-        return found
-
-    def _overlaps(self, arrays: List[Any]) -> None:
-        """Refuses arrays that share memory with captured ones."""
-        import numpy
-
-        for part in visited(list(self.captured.values())):
-            if _kind(part) == ("numpy", "ndarray"):
-                for array in arrays:
-                    if numpy.may_share_memory(part, array):
-                        raise GaveUp("an array that iterations change shares memory with one that they read")
-
-    def _check_sets(self) -> Set[int]:
-        """Sets whose order no code of the body can see."""
-        import ast
-
-        named = {n: v for n, v in self.captured.items() if isinstance(v, (set, frozenset))}
-        scope = self.run.loops.function.__globals__
-        named.update({n: scope[n] for n in self.run.loop.code.co_names if isinstance(scope.get(n), (set, frozenset))})
-        unstable = {n for n, v in named.items() if not stable_set(v)}
-        tree = ast.Module(body=self.run.loop.plan.node.body, type_ignores=[])
-        hashed = sys.flags.hash_randomization and os.environ.get("PYTHONHASHSEED", "random") == "random"
-        found = set_order(tree, unstable) if hashed or unstable else None
-        if found is not None:
-            raise GaveUp(found[1])
-        helpers = {
-            id(f.__globals__[n]) for f in self.reach.functions for n in f.__code__.co_names
-            if isinstance(f.__globals__.get(n), (set, frozenset))
-        }
-        return {id(named[n]) for n in unstable} | helpers
-
-    def changed(self) -> bool:
-        return self.state.snapshot() != self.before
-
-    def compare(self, environment: Dict[str, Any]) -> None:
-        """Finds what one iteration at home has changed."""
-        for name, value in self.captured.items():
-            if environment.get(name, _END) is not value:
-                raise GaveUp(f"`{name}` is bound to something else by an iteration")
-        if self.changed():
-            raise GaveUp("an iteration changes something that it shares with others")
-
-    def body(self, first: int) -> Body:
-        streams = self.run.streams
-        return Body(
-            Packed(self.data, self.buffers), self.run.loop.live, self.run.loop.checked, this_process(), first,
-            streams.names() if streams else [], streams.seeds if streams else [],
-            self.run.policy.external == "refuse",
-        )
-
-    def open(self, reply: Tuple[int, Any], item: Any) -> Tuple[List[Any], Any]:
-        """The effects of an iteration and its exception, with objects of this process in them."""
-        if reply[0] == SIMPLE:
-            return reply[1], None
-        numbered = {number: cls for cls, number in self.classes.items()}
-
-        def find(path: Path) -> Any:
-            if path[0] == "class":
-                return numbered[path[1]]
-            if path[0] == "item":
-                return walk(item, path[1:])
-            return walk(self.captured[path[1]], path[2:])
-
-        packed: Packed = reply[1]
-        return Loader(io.BytesIO(packed.data), packed.views(True), find).load()
-
-
-class Feed:
-    """The items for the workers; remembers those whose effects have not been replayed."""
-
-    def __init__(self, run: Run, prepared: Prepared) -> None:
-        self.run = run
-        self.prepared = prepared
-        self.pending: Deque[Any] = collections.deque()
-        self.extra: Deque[Any] = collections.deque()
-        self.notes: Deque[List[Any]] = collections.deque()
-        self.last: List[Any] = []
-        self.reason: Optional[str] = None
-        self.error: Optional[BaseException] = None
-        self._hint = run.hint
-        self._given = run.index
-
-    def __iter__(self) -> "Feed":
-        return self
-
-    def __length_hint__(self) -> int:
-        return max(0, self._hint - self._given) if self._hint is not None and self._hint >= 0 else 0
-
-    def __next__(self) -> Any:
-        if self.reason is not None or self.error is not None or self.extra:
-            raise StopIteration
-        notes: List[Tuple[int, Tuple[Any, ...]]] = []
-        try:
-            if self.prepared.quiet:
-                item = next(self.run.source)
-            else:
-                # What the iterator prints comes before its item's effects, not when it is read ahead.
-                with observe.overheard(lambda site, values: notes.append((site, values))):
-                    item = next(self.run.source)
-        except StopIteration:
-            self.last = notes
-            raise
-        except BaseException as error:  # noqa: BLE001: raised in its turn
-            self.error = error
-            self.last = notes
-            raise StopIteration from None
-        try:
-            if not self.prepared.quiet and self.prepared.changed():
-                raise GaveUp("the iterator that it runs over changes what its iterations read")
-            sent = self._packed(item)
-        except GaveUp as given:
-            return self._stop(item, notes, given.sentence)
-        except Exception as error:  # noqa: BLE001: what cannot be pickled stays at home
-            return self._stop(item, notes, f"an item cannot be sent ({type(error).__name__}: {error})")
-        self.notes.append(notes)
-        self.pending.append(item)
-        self._given += 1
-        return sent
-
-    def _stop(self, item: Any, notes: List[Any], sentence: str) -> Any:
-        self.reason = sentence
-        self.notes.append(notes)
-        self.extra.append(item)
-        raise StopIteration
-
-    def left(self) -> Iterator[Any]:
-        """The items that were read but not replayed, each after what reading it has printed."""
-        scope = self.run.loops.function.__globals__
-        for item in [*self.pending, *self.extra]:
-            for site, values in self.notes.popleft():
-                observe.replay(site, values, scope)
-            yield item
-        for site, values in self.last:
-            observe.replay(site, values, scope)
-
-    def _packed(self, item: Any) -> Any:
-        if type(item) in ATOMS:
-            return item
-        prepared = self.prepared
-        buffers: List[Any] = []
-        file = io.BytesIO()
-        Capture(
-            file, buffers, prepared.reach, prepared.forbidden, known=prepared.paths, deep=prepared.deep,
-            classes=prepared.classes,
-        ).dump(item)
-        return Packed(file.getvalue(), buffers)

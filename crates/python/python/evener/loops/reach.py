@@ -11,9 +11,7 @@ import sys
 import sysconfig
 import textwrap
 import types
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
-
-from .names import everything
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 _LIBRARIES = tuple(
     os.path.realpath(p) + os.sep

@@ -7,7 +7,7 @@ import inspect
 import textwrap
 from dataclasses import dataclass
 from types import CodeType, FunctionType
-from typing import Optional, Union
+from typing import Union
 
 from .reasons import Refused
 
