@@ -9,7 +9,6 @@ import sys
 import time
 
 import pytest
-
 from evener._schedule.options import Options
 from evener._schedule.ordered import ordered as by_workers
 from gallery.functions import PLAIN, SHARED

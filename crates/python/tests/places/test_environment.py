@@ -8,9 +8,8 @@ import sys
 import textwrap
 import time
 
-import pytest
-
 import evener
+import pytest
 from evener._remote import imports
 from evener._remote.environment import Setup, _named
 

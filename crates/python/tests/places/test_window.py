@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-
 from evener._remote.window import HANDLING, LONG, Window
 from evener._worker import stream
 

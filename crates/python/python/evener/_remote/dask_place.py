@@ -10,7 +10,6 @@ from ..errors import HostError
 from ..places import Dask
 from .tasks import System, TaskLink, TaskSlot
 
-
 #: A function of fewer bytes goes with each of its parts.
 SMALL = 1 << 16
 

@@ -10,7 +10,6 @@ import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections import deque
     from typing import Any, Callable, Deque, List, Optional, Sequence
 
 # From home to the agent of a host, beside the kinds of `frames` that it passes on to a worker.
