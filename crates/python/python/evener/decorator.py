@@ -144,7 +144,7 @@ class Parallel:
         return LastRun(self._function.__qualname__, last) if isinstance(last, tuple) else last
 
     def on(self, where: Any) -> "Parallel":
-        """The same function elsewhere: at a place or a list of them, on the workers of a pool, or on devices by name (`"gpu"`, `"all"`)."""
+        """The same function elsewhere: at a place or a list of them, by a pool, or on devices by name (`"gpu"`, `"all"`)."""
         return Parallel(self._function, replace(self._settings, where=where), self._source)
 
     def submit(self, *args: Any, **kwargs: Any) -> "Job":

@@ -178,7 +178,7 @@ def ray(address: Optional[str] = None, *, workers: Optional[int] = None) -> Ray:
 
 
 def cluster(function: Optional[Callable[..., Any]] = None, **options: Any) -> Any:
-    """Shares the loops of a function between nodes of a SLURM cluster: `@evener.cluster(cores=16, memory="64GB", time="1:00:00")`.
+    """Shares the loops of a function between nodes of SLURM: `@evener.cluster(cores=16, memory="64GB", time="1:00:00")`.
 
     It takes what `evener.slurm` takes, what `evener.parallel` takes, and the names that other such decorators have for the same
     (`cpus_per_task`, `mem`, `walltime`, `queue` …). An unknown option is an error that names the nearest.

@@ -110,7 +110,7 @@ def test_a_time_limit_that_is_reached_loses_no_item():
 
 @pytest.mark.parametrize(
     "request_, reason",
-    [({"partition": "nope"}, "Invalid partition"), ({"gpus": 9}, "Requested node configuration"), ({"memory": "900GB"}, "refuses")],
+    [({"partition": "nope"}, "Invalid partition"), ({"gpus": 9}, "Requested node config"), ({"memory": "900GB"}, "refuses")],
 )
 def test_a_request_that_cannot_be_met_is_an_error_in_slurms_words(request_, reason):
     with pytest.raises((evener.WorkerDied, evener.HostError), match=reason):

@@ -30,6 +30,10 @@ def system(request):
             with distributed.Client(cluster) as client:
                 yield evener.dask(client)
                 evener.shut_down()
+        from multiprocessing import resource_tracker
+
+        # A process that Dask's processes have shared.
+        resource_tracker._resource_tracker._stop()
     else:
         ray = pytest.importorskip("ray")
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
@@ -41,7 +45,7 @@ def system(request):
 def test_the_gallery_gives_the_same(system):
     with evener.Pool(where=system) as pool:
         assert pool.workers == 2
-        run_gallery(pool._driver, part=3)
+        run_gallery(pool._driver, part=4)
 
 
 def test_one_pool_with_this_machine_and_every_item_once(system, tmp_path):
@@ -106,7 +110,7 @@ def test_an_initializer_is_refused_with_a_reason(system):
 def test_a_missing_system_is_an_error_that_says_what_to_install(monkeypatch):
     import sys
 
-    for name, make in (("distributed", evener.dask), ("ray", evener.ray)):
+    for name, make in (("distributed", evener.dask), ("ray", lambda: evener.ray(workers=1))):
         monkeypatch.setitem(sys.modules, name, None)
         with pytest.raises(evener.HostError, match="pip install " + name):
             list(evener.map(there.slow, [1], where=make(), home=0))

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tarfile
 
+# ruff: noqa: F821
 
 def receive(count):
     """Reads so many bytes."""
@@ -187,8 +188,8 @@ def become(spec, found):
     os.execv(python, [python, "-c", code])
 
 
+# The text that is sent begins with what this connection is known by. Imported as a module, this file does nothing.
 if "SPEC" in globals():
-    specification = json.loads(SPEC)  # noqa: F821
-    become(specification, "%d.%d" % sys.version_info[:2])
-else:
+    become(json.loads(SPEC), "%d.%d" % sys.version_info[:2])
+elif "NONCE" in globals():
     main()

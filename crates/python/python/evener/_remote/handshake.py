@@ -161,7 +161,7 @@ class _Hands:
             raise Refused("its Python is %s, and this one is %s" % (hello["implementation"], sys.implementation.name))
         here, there = (platform.system(), platform.machine()), (hello["system"], hello["machine"])
         if here != there and self._setup.sends_package:
-            text = "it is %s on %s, and this machine is %s on %s: install evener there, and name that environment with environment="
+            text = "it is %s on %s, and this machine is %s on %s: install evener there, and name that environment by environment="
             raise Refused(text % (*there, *here))
 
     # Bytes.

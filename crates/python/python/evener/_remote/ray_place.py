@@ -39,9 +39,6 @@ class RaySystem(System):
         self._number = 0
         self._lock = threading.Lock()
         self._actors: Dict[str, Any] = {}
-        self._waiting: Dict[Any, Callable[[Any], None]] = {}
-        self._changed = threading.Condition()
-        self._thread: Optional[threading.Thread] = None
         self._is_closed = False
         #: Pools that use the actors.
         self._users = 0
@@ -71,47 +68,15 @@ class RaySystem(System):
             done(_readable(outcome))
 
         task = actor.run.remote(function, part)
-        with self._changed:
-            self._waiting[task] = ended
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._gather, name="evener gathers", daemon=True)
-                self._thread.start()
-            self._changed.notify()
-        return task
 
-    def _gather(self) -> None:
-        """Waits for results."""
-        while not self._is_closed:
-            with self._changed:
-                if not self._waiting:
-                    self._changed.wait(1.0)
-                tasks = list(self._waiting)
-            if not tasks:
-                continue
+        def ready(future: Any) -> None:
             try:
-                ready, _ = self._ray.wait(tasks, num_returns=1, timeout=0.05, fetch_local=True)
-            except Exception as error:
-                ready = tasks if not self._ray.is_initialized() else []
-                if ready:
-                    for task in ready:
-                        self._end(task, RuntimeError("Ray was shut down: %s" % error))
-                continue
-            for task in ready:
-                try:
-                    outcome = self._ray.get(task, timeout=30)
-                except BaseException as error:
-                    outcome = error if isinstance(error, Exception) else RuntimeError(str(error))
-                self._end(task, outcome)
+                ended(future.result())
+            except BaseException as error:
+                ended(error if isinstance(error, Exception) else RuntimeError(str(error)))
 
-    def _end(self, task: Any, outcome: Any) -> None:
-        with self._changed:
-            ended = self._waiting.pop(task, None)
-        if ended is not None:
-            ended(outcome)
-
-    def cancel(self, task: Any) -> None:
-        with self._changed:
-            self._waiting.pop(task, None)
+        task.future().add_done_callback(ready)
+        return task
 
     def end_worker(self, worker: str) -> None:
         with self._lock:

@@ -21,7 +21,7 @@ from evener._worker.shared_files import write_parts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Deque, Dict, List, Optional, Tuple
+    from typing import Any, Deque, Dict, List, Optional, Set, Tuple
 
 #: Seconds without a word from home after which the agent ends: the machine of the caller, or the network, is gone.
 LEASE = 120.0
@@ -54,7 +54,7 @@ class Hosted:
         self.part: Optional[Part] = None
         self.began = 0.0
         self.waiting: Deque[Part] = deque()
-        self.values: set = set()
+        self.values: Set[int] = set()
 
 
 class Agent:
