@@ -111,7 +111,8 @@ pub(crate) fn slurm_hosts(
 
 fn seconds(seconds: f64) -> PyResult<Duration> {
     let duration = Duration::try_from_secs_f64(seconds).ok().filter(|it| !it.is_zero());
-    duration.ok_or_else(|| PyValueError::new_err(format!("timeout={seconds}: it is a number of seconds above 0")))
+    duration
+        .ok_or_else(|| PyValueError::new_err(format!("timeout={seconds}: it is a number of seconds above 0")))
 }
 
 /// A command that was started on a host. Two threads move bytes between its pipes and a socket.
