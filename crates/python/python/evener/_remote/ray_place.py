@@ -71,9 +71,10 @@ class RaySystem(System):
 
         def ready(future: Any) -> None:
             try:
-                ended(future.result())
+                outcome = future.result()
             except BaseException as error:
-                ended(error if isinstance(error, Exception) else RuntimeError(str(error)))
+                outcome = error if isinstance(error, Exception) else RuntimeError(str(error))
+            ended(outcome)
 
         task.future().add_done_callback(ready)
         return task
