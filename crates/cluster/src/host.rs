@@ -11,7 +11,7 @@ use evener_device::{
     remote::{Connector, Pipes, RemoteHost},
 };
 
-use crate::launch::{Launcher, Program, Ssh};
+use crate::launch::{Launched, Launcher, Program, Ssh};
 
 /// How long a host has to answer, unless [`Host::timeout`] says otherwise.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -79,6 +79,27 @@ impl Host {
     /// Copies a program there, and returns its path. Fails with a reason for the user.
     pub fn install(&self, program: &Program) -> Result<String, HostError> {
         self.launcher.install(program, self.timeout).map_err(|detail| HostError::new(&self.name, detail))
+    }
+
+    /// Starts the host's command there, whatever it is, and returns its pipes. The command need not have answered yet. Fails
+    /// with a reason for the user; [`is_to_come`](Host::is_to_come) then says whether another try is worth it.
+    pub fn launch(&self) -> Result<Launched, HostError> {
+        self.launcher.launch(self.timeout).map_err(|detail| HostError::new(&self.name, detail))
+    }
+
+    /// How long the host has to answer.
+    pub fn answer_timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Whether a worker was asked for that is still to come: a node that SLURM has not allocated yet.
+    pub fn is_to_come(&self) -> bool {
+        self.launcher.is_to_come()
+    }
+
+    /// When its worker will be taken away, if that is known: at a batch system's time limit.
+    pub fn available_until(&self) -> Option<Instant> {
+        self.launcher.available_until()
     }
 
     /// Starts a worker there, and asks for its devices. Fails with [`Error::Lost`] if it does not answer in time.

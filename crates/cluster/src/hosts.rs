@@ -55,6 +55,8 @@ pub struct Hosts {
     entries: BTreeMap<String, Entry>,
     program: Option<Program>,
     sends: bool,
+    /// A line for the shell there that is run instead of a worker of Evener's own.
+    command: Option<String>,
 }
 
 /// A host's table in the file.
@@ -127,6 +129,13 @@ impl Hosts {
         Hosts { program: Some(program), sends: true, ..self }
     }
 
+    /// Runs a line of the shell there instead of a worker of Evener's own: its standard input and output are the pipes of
+    /// [`Host::launch`]. The file's `evener` is not used then.
+    #[must_use]
+    pub fn running(self, command: impl Into<String>) -> Self {
+        Hosts { command: Some(command.into()), ..self }
+    }
+
     /// The names of the hosts in the files.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.keys().map(String::as_str)
@@ -172,10 +181,12 @@ impl Hosts {
         for line in setup {
             ssh = ssh.setup(line);
         }
-        if let Some(program) = self.program.as_ref().filter(|_| self.sends || evener.is_none()) {
+        if let Some(command) = &self.command {
+            ssh = ssh.command(command);
+        } else if let Some(program) = self.program.as_ref().filter(|_| self.sends || evener.is_none()) {
             ssh = if self.sends { ssh.send(program.clone()) } else { ssh.prefer(program.clone()) };
         }
-        if let Some(evener) = evener {
+        if let Some(evener) = evener.as_ref().filter(|_| self.command.is_none()) {
             ssh = ssh.named_program(evener, format!("exec {} worker", quoted(evener)));
         }
         let host_name = if entry.is_some() { name.to_owned() } else { ssh.host_name().to_owned() };
@@ -248,6 +259,9 @@ impl Hosts {
     /// Sets the program of the workers: the one that is named, or this very program, which the nodes share with this
     /// machine, or the `evener` that they have.
     fn with_worker(&self, request: Slurm, evener: Option<&str>) -> Result<Slurm, HostError> {
+        if let Some(command) = &self.command {
+            return Ok(request.command(["sh", "-c", command]));
+        }
         match (evener, &self.program) {
             (Some(evener), _) => Ok(request.command([evener, "worker"])),
             (None, Some(program)) => {

@@ -109,7 +109,7 @@ fn lease_ended() -> ! {
 
 /// Makes this process end with the session of `ssh` or SLURM that has started it, also if it is stopped or its pipes stay
 /// open. Other parents are left alone: the signal comes when the thread ends that started this process.
-fn end_with_session() {
+pub fn end_with_session() {
     #[cfg(target_os = "linux")]
     {
         use rustix::process::{Signal, getppid, set_parent_process_death_signal};

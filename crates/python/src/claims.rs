@@ -163,6 +163,27 @@ impl Claims {
         (began > 0).then(|| now().saturating_sub(began) as f64 * 1e-9)
     }
 
+    /// Begins a chunk of this many items, while the worker has none.
+    fn begin(&self, items: u64) {
+        self.shared().begin(items);
+    }
+
+    /// Takes all items that the worker has not claimed, except the chunk's first. Returns where they begin. If there are none,
+    /// asks the worker to end its chunk after its present item.
+    fn take_rest(&self) -> Option<u32> {
+        self.0.page().claims.steal(1.0, u64::MAX, 1).map(|taken| taken.start)
+    }
+
+    /// Whether the worker is asked to give back items, or to stop.
+    fn is_interrupted(&self) -> bool {
+        self.0.page().claims.is_interrupted()
+    }
+
+    /// The end of the chunk, counted from its first item: less than it began with if items were taken.
+    fn end(&self) -> u32 {
+        self.0.page().claims.end()
+    }
+
     /// Asks the worker to end its chunk after its present item.
     fn end_run(&self) {
         self.0.page().claims.end_run();

@@ -8,6 +8,7 @@ mod claims;
 mod devices;
 mod errors;
 mod groth16;
+mod hosts;
 mod interrupt;
 mod kernel;
 mod lent;
@@ -28,6 +29,7 @@ mod _evener {
         devices::devices,
         errors::{DeviceError, InvalidProof, KernelError, NoDevice},
         groth16::{Prover, verify_groth16},
+        hosts::{Connection, Host, end_with_session, slurm_hosts, ssh_host},
         kernel::Kernel,
         merkle::{MerkleTree, merkle_root, verify_inclusion},
         parent::end_with_parent,

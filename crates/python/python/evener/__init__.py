@@ -17,6 +17,14 @@ _HOMES = {
     "map": "mapping",
     "put": "_schedule.kept_values",
     "Pool": "pool",
+    "HostError": "errors",
+    "Place": "places",
+    "cluster": "places",
+    "dask": "places",
+    "local": "places",
+    "ray": "places",
+    "slurm": "places",
+    "ssh": "places",
     "shut_down": "_schedule.default",
     "submit": "_jobs.submit",
     "job": "_jobs.handle",
@@ -59,6 +67,7 @@ __all__ = [
     "Device",
     "DeviceError",
     "Groth16Proof",
+    "HostError",
     "InclusionProof",
     "InvalidProof",
     "Job",
@@ -73,12 +82,15 @@ __all__ = [
     "NotLoadable",
     "NotParallel",
     "PicklingError",
+    "Place",
     "Pool",
     "Prover",
     "RemoteError",
     "WorkerDied",
+    "cluster",
     "config",
     "configure",
+    "dask",
     "device",
     "devices",
     "explain",
@@ -86,11 +98,15 @@ __all__ = [
     "job",
     "jobs",
     "last_run",
+    "local",
     "map",
     "merkle_root",
     "parallel",
     "put",
+    "ray",
     "shut_down",
+    "slurm",
+    "ssh",
     "submit",
     "verify",
 ]
@@ -123,13 +139,14 @@ if TYPE_CHECKING:
     from .configuration import Config, ConfigError, config, configure
     from .decorator import parallel
     from .device_list import Device, device, devices
-    from .errors import NotLoadable, PicklingError, RemoteError
+    from .errors import HostError, NotLoadable, PicklingError, RemoteError
     from .groth16 import Groth16Proof, Prover, verify
     from .kernels import Kernel
     from .loops.explain import explain, explain_file
     from .loops.reasons import NotParallel
     from .mapping import map
     from .merkle import InclusionProof, MerkleTree, merkle_root
+    from .places import Place, cluster, dask, local, ray, slurm, ssh
     from .pool import Pool
     from .report import LastRun, last_run
     from .worker_died import WorkerDied

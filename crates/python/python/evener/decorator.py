@@ -20,6 +20,7 @@ from .loops.rewrite import Rewritten, rewrite
 from .loops.source import Text, text_of
 from .loops.syntax import LOOPS
 from .mapping import driver_of
+from .places import places_of
 from .pool import Pool
 from .report import LastRun
 
@@ -73,8 +74,10 @@ def _pool_of(devices: Tuple[str, ...]) -> Pool:
     return Pool(devices=devices)
 
 
-def _driver(where: Any) -> Any:
-    """The workers of a pool, or one for each device with these names. They stay for later calls."""
+def _driver(where: Any, function: Any) -> Any:
+    """The workers of places or of a pool, or one for each device with these names. They stay for later calls."""
+    if places_of(where) is not None:
+        return driver_of(where, function)
     if isinstance(where, str):
         where = tuple(name.strip() for name in where.split(","))
     if isinstance(where, (list, tuple)):
@@ -141,7 +144,7 @@ class Parallel:
         return LastRun(self._function.__qualname__, last) if isinstance(last, tuple) else last
 
     def on(self, where: Any) -> "Parallel":
-        """The same function on the workers of a pool, or on devices by name: `"gpu"`, `"cuda:0,cpu"`, `"all"`."""
+        """The same function elsewhere: at a place or a list of them, by a pool, or on devices by name (`"gpu"`, `"all"`)."""
         return Parallel(self._function, replace(self._settings, where=where), self._source)
 
     def submit(self, *args: Any, **kwargs: Any) -> "Job":
@@ -165,7 +168,8 @@ class Parallel:
         self._chosen = settings
         code = function.__code__
         policy = Policy(
-            ordered=Testing.ordered or ordered, where=_driver(settings.where), share=share, forced=Testing.forced,
+            ordered=Testing.ordered or ordered, where=_driver(settings.where, function) if share else None,
+            share=share, forced=Testing.forced,
             randomness=str(settings.randomness), external=str(settings.external), strict=bool(settings.strict) and share,
             options=_options(settings, function.__qualname__, f"{code.co_filename}:{function.__qualname__}"),
         )

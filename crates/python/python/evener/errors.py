@@ -6,11 +6,15 @@ import pickle
 
 from ._worker.failures import RemoteError
 
-__all__ = ["NotLoadable", "PicklingError", "RemoteError"]
+__all__ = ["HostError", "NotLoadable", "PicklingError", "RemoteError"]
 
 
 class PicklingError(pickle.PicklingError):
     """A function, an item or a result cannot be sent to another process. The message says which, and why."""
+
+
+class HostError(ConnectionError):
+    """A host, or a cluster, cannot be used. The message says which, why, and what to do."""
 
 
 class NotLoadable(RuntimeError):

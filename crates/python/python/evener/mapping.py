@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import Any, Callable, Iterable, Iterator, Optional, TypeVar, Union
 
-from . import configuration
+from . import _worker, configuration
 from ._schedule.options import Options
 from ._schedule.ordered import ordered
 
@@ -31,6 +31,7 @@ def map(
 
     `workers` is the maximum number of workers, by default one a core. An item whose worker dies, or that takes longer than
     `timeout` seconds, is run again up to `retries` times (2 if nothing else is configured). `home=0` uses workers in any case.
+    `where` is a place, or a list of them, such as `[evener.local(), evener.ssh("gpu-box")]`, or a pool.
     """
     if not iterables:
         raise TypeError("evener.map needs at least one iterable")
@@ -47,7 +48,7 @@ def map(
         style="item" if len(iterables) == 1 else "items",
     )
     items = iterables[0] if len(iterables) == 1 else zip(*iterables)
-    return ordered(function, items, where=driver_of(where), options=options)
+    return ordered(function, items, where=driver_of(where, function), options=options)
 
 
 def chosen(name: str, given: Any) -> Any:
@@ -55,9 +56,21 @@ def chosen(name: str, given: Any) -> Any:
     return configuration.get(name) if given is None else given
 
 
-def driver_of(where: Any) -> Any:
-    """The driver of a pool, or of what else can run items."""
-    return getattr(where, "_driver", where)
+def driver_of(where: Any, function: Any = None) -> Any:
+    """The driver of a pool, of places, or of what else can run items."""
+    if where is None:
+        return None
+    from .places import places_of
+
+    places = places_of(where)
+    if places is None:
+        return getattr(where, "_driver", where)
+    if _worker.is_worker:
+        # What is called in a worker runs there.
+        return None
+    from ._remote.opening import driver_for
+
+    return driver_for(places, function)
 
 
 def name_of(function: Any) -> str:

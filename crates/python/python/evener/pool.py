@@ -17,12 +17,13 @@ from ._schedule.options import Options
 from ._schedule.ordered import ordered
 from ._schedule.pickling import whole_pickle
 from .mapping import name_of
+from .places import places_of
 
 __all__ = ["Pool"]
 
 
 class Pool(Executor):
-    """Worker processes, one a core or a GPU, for functions that are submitted or mapped.
+    """Worker processes, one a core or a GPU, for functions that are submitted or mapped; with `where`, on other machines too.
 
     It is used as `concurrent.futures.ProcessPoolExecutor` is. Workers are started when they are first needed, and end with the
     pool. An item whose worker dies is run again up to `retries` times.
@@ -38,17 +39,26 @@ class Pool(Executor):
         retries: Optional[int] = None,
         timeout: Optional[float] = None,
         environment: Mapping[str, str] = {},
+        where: Any = None,
     ) -> None:
         if workers is not None and workers < 1:
             raise ValueError("a pool needs at least one worker, not %d" % workers)
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a function")
-        workers = configuration.get("workers") if workers is None and devices is None else workers
+        workers = configuration.get("workers") if workers is None and devices is None and where is None else workers
         retries = configuration.get("retries") if retries is None else retries
         timeout = configuration.get("timeout") if timeout is None else timeout
-        lanes = _lanes(workers, devices, environment)
         first = None if initializer is None else whole_pickle((initializer, tuple(initargs)), "the initializer")
-        self._driver: Driver = default.new_driver(lanes, first)
+        places = places_of(where)
+        if where is not None and (places is None or workers is not None or devices is not None or environment):
+            raise TypeError("where= is a place, or a list of them; give workers, devices and environment to the places")
+        if places is None:
+            self._driver: Driver = default.new_driver(local_lanes(workers, devices, environment), first)
+        else:
+            from ._remote.opening import open_driver
+
+            self._driver = open_driver(places, None, first)
+        lanes = self._driver.lanes
         self._options = Options(workers=len(lanes), retries=retries, timeout=timeout, style="call", label="submit")
         self._job: Optional[CallsJob] = None
         # The driver's own lock: futures' callbacks run without it, and may submit.
@@ -275,7 +285,7 @@ def _run_here(future: "Future[Any]", fn: Any, args: Any, kwargs: Any) -> None:
         future.set_result(result)
 
 
-def _lanes(
+def local_lanes(
     workers: Optional[int], devices: Union[str, Sequence[str], None], environment: Mapping[str, str]
 ) -> List[Lane]:
     """The places for workers: one a core, and one for each GPU that is asked for, which sees only that one."""

@@ -6,11 +6,11 @@ import atexit
 import os
 import threading
 import weakref
-from typing import List, Optional
+from typing import List, Optional, Sequence
 
 from . import costs
 from .cores import usable_cores
-from .driver import Driver, Lane
+from .driver import Driver, Lane, Link
 
 _lock = threading.Lock()
 _driver: Optional[Driver] = None
@@ -27,9 +27,9 @@ def cores() -> int:
     return _cores
 
 
-def new_driver(lanes: List[Lane], initializer: Optional[bytes] = None) -> Driver:
+def new_driver(lanes: List[Lane], initializer: Optional[bytes] = None, links: Sequence[Link] = ()) -> Driver:
     """Creates a driver that ends with this process."""
-    driver = Driver(lanes, initializer)
+    driver = Driver(lanes, initializer, links)
     _all.add(driver)
     return driver
 

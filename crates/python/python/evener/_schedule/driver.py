@@ -15,14 +15,14 @@ import selectors
 import threading
 import time
 from collections import deque
-from typing import Callable, Deque, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple
 
 from .._worker import frames
 from .._worker.failures import unpack
 from ..errors import NotLoadable
 from . import reloads
 from .job import Job
-from .worker_process import WorkerProcess, start_state
+from .worker_process import LaneWorker, WorkerProcess, start_state
 
 log = logging.getLogger("evener")
 
@@ -32,17 +32,49 @@ IDLE_SECONDS = 300.0
 ABANDON_SECONDS = 0.5
 #: Workers that die this often in a row before they are ready are not started again.
 MOST_FAILED_STARTS = 3
+#: A worker that could not be started is tried again after this many seconds.
+RESTART_SECONDS = 0.05
 #: The driver looks at its workers at least this often, where the system does not report the end of a process.
 LONGEST_WAIT = 1.0 if not hasattr(os, "pidfd_open") else 60.0
 
 
-class Lane:
-    """A place for a worker: its device and its environment, and the worker, while there is one."""
+class Slot(Protocol):
+    """Where a worker runs that is no process of this machine."""
 
-    def __init__(self, device: str, environment: Mapping[str, str]) -> None:
+    def start(self, driver: "Driver", lane: int, initializer: Optional[bytes]) -> Optional[LaneWorker]:
+        """Starts a worker. Returns `None` while the place is not there yet; raises OSError with the reason if it cannot be."""
+
+
+class Link(Protocol):
+    """A connection that the driver looks after, and that several workers share."""
+
+    def look(self, driver: "Driver", now: float) -> float:
+        """Does what is due. Returns when to look again, by the monotonic clock."""
+
+    def handle(self, mask: int) -> None:
+        """Its socket can be read or written."""
+
+    def forget(self, job: int) -> None:
+        """Drops the function of a job."""
+
+    def close(self) -> None:
+        """Ends it, and all workers behind it."""
+
+    def forget_in_child(self) -> None:
+        """Closes its descriptors in a forked process."""
+
+
+class Lane:
+    """A place for a worker: its device and its environment, and the worker, while there is one.
+
+    Without a slot, the worker is a process of this machine.
+    """
+
+    def __init__(self, device: str, environment: Mapping[str, str], slot: Optional[Slot] = None) -> None:
         self.device = device
         self.environment = environment
-        self.worker: Optional[WorkerProcess] = None
+        self.slot = slot
+        self.worker: Optional[LaneWorker] = None
         #: How often in a row it died before it was ready. One that something else killed may well start the next time.
         self.failed_starts = 0.0
 
@@ -50,8 +82,9 @@ class Lane:
 class Driver:
     """The workers of a pool, and the thread that drives them."""
 
-    def __init__(self, lanes: List[Lane], initializer: Optional[bytes] = None) -> None:
+    def __init__(self, lanes: List[Lane], initializer: Optional[bytes] = None, links: Sequence[Link] = ()) -> None:
         self.lanes = lanes
+        self.links = list(links)
         self.lock = threading.RLock()
         self.process = os.getpid()
         #: Seconds from starting a worker until it was ready, of the last one.
@@ -86,6 +119,11 @@ class Driver:
     def has_ready_workers(self) -> bool:
         """Whether any worker is ready."""
         return any(lane.worker is not None and lane.worker.ready for lane in self.lanes)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all workers are processes of this machine."""
+        return all(lane.slot is None for lane in self.lanes)
 
     @property
     def is_stopping(self) -> bool:
@@ -143,6 +181,7 @@ class Driver:
                 worker = lane.worker
                 if worker is not None and worker.job is job:
                     worker.kill_at = time.monotonic() + (0.0 if kill else ABANDON_SECONDS)
+                    worker.stop()
                     if kill:
                         worker.kill("cancelled")
         self.wake()
@@ -151,7 +190,7 @@ class Driver:
         """Kills the worker that runs an item."""
         for lane in self.lanes:
             worker = lane.worker
-            if worker is not None and worker.job is job and worker.chunk[0] + worker.claims.current() == index:
+            if worker is not None and worker.job is job and worker.begun()[1] == index:
                 worker.kill("cancelled")
 
     def wake(self) -> None:
@@ -191,10 +230,12 @@ class Driver:
             # Its descriptors are others' by now.
             return
         for lane in self.lanes:
-            if lane.worker is not None:
+            if isinstance(lane.worker, WorkerProcess):
                 lane.worker.close()
                 # The process is no child of this one.
                 lane.worker.process.returncode = 0
+        for link in self.links:
+            link.forget_in_child()
         for file in (self._wake_read, self._wake_write):
             os.close(file)
         self._selector.close()
@@ -251,7 +292,12 @@ class Driver:
     def _close(self) -> None:
         self._run_deferred()
         with self.lock:
-            workers = [lane.worker for lane in self.lanes if lane.worker is not None]
+            for link in self.links:
+                try:
+                    link.close()
+                except Exception:
+                    log.exception("a connection could not be closed")
+            workers = [lane.worker for lane in self.lanes if isinstance(lane.worker, WorkerProcess)]
             for worker in workers:
                 worker.kill()
             for worker in workers:
@@ -279,11 +325,13 @@ class Driver:
                     soonest = min(soonest, now + due)
             if job.run.outcome is not None:
                 self._end(job)
+        for link in self.links:
+            soonest = min(soonest, link.look(self, now))
         for index, lane in enumerate(self.lanes):
             worker = lane.worker
             if worker is None:
-                if self._is_wanted(index):
-                    self._start(index)
+                if self._is_wanted(index) and not self._start(index):
+                    soonest = min(soonest, now + RESTART_SECONDS)
             elif worker.job is not None:
                 soonest = min(soonest, self._watch(worker, now))
             elif worker.ready:
@@ -291,7 +339,7 @@ class Driver:
                 if worker.job is None:
                     ends = worker.idle_since + IDLE_SECONDS
                     if ends <= now:
-                        worker.send(frames.EXIT, 0)
+                        worker.exit()
                         worker.ready = False
                         worker.killed_for = "idle"
                     else:
@@ -313,23 +361,34 @@ class Driver:
                 return True
         return False
 
-    def _start(self, index: int) -> None:
+    def _start(self, index: int) -> bool:
+        """Starts a lane's worker. Returns false if that failed, and is to be tried again."""
         lane = self.lanes[index]
         try:
-            worker = WorkerProcess(index, start_state(lane.device, self._initializer), lane.environment)
+            if lane.slot is not None:
+                placed = lane.slot.start(self, index, self._initializer)
+                if placed is not None:
+                    lane.worker = placed
+                    self._started[index] = time.monotonic()
+                return True
+            start = start_state(lane.device, self._initializer)
+            start["own"] = sorted(lane.environment)
+            worker = WorkerProcess(index, start, lane.environment)
         except OSError as error:
             log.warning("a worker could not be started: %s", error)
-            self._start_failed(index, "could not be started: %s" % error)
-            return
+            self.start_failed(index, "could not be started: %s" % error)
+            return False
         lane.worker = worker
         self._started[index] = time.monotonic()
         self._selector.register(worker.socket, selectors.EVENT_READ, worker)
         if worker.exit_file is not None:
             self._selector.register(worker.exit_file, selectors.EVENT_READ, worker)
+        return True
 
-    def _start_failed(self, index: int, how: str) -> None:
+    def start_failed(self, index: int, how: str, for_good: bool = False) -> None:
+        """A lane's worker could not be started, or died before it was ready."""
         lane = self.lanes[index]
-        lane.failed_starts += 0.1 if "killed" in how else 1.0
+        lane.failed_starts += MOST_FAILED_STARTS if for_good else 0.1 if "killed" in how else 1.0
         if lane.failed_starts < MOST_FAILED_STARTS:
             return
         for job in list(self._jobs):
@@ -337,25 +396,16 @@ class Driver:
                 job.failures.append((lane.device, how))
                 job.run.retire(index)
 
-    def _watch(self, worker: WorkerProcess, now: float) -> float:
+    def _watch(self, worker: LaneWorker, now: float) -> float:
         """Looks after a busy worker. Returns when to look again."""
-        job = worker.job
         if worker.kill_at is not None:
             if worker.kill_at <= now:
                 worker.kill("cancelled")
                 return now + LONGEST_WAIT
             return worker.kill_at
-        limit = job.options.timeout if job is not None else None
-        if limit is None:
-            return now + LONGEST_WAIT
-        taken = worker.claims.current_seconds()
-        if taken is None:
-            return now + limit
-        if taken >= limit and worker.killed_for is None:
-            worker.kill("timeout")
-        return now + max(limit - taken, 0.001)
+        return worker.look(now)
 
-    def _give_work(self, worker: WorkerProcess) -> float:
+    def _give_work(self, worker: LaneWorker) -> float:
         """Gives an idle worker a chunk, if there is one. Returns how many seconds to wait before it asks again."""
         wait = LONGEST_WAIT
         count = len(self._jobs)
@@ -375,25 +425,56 @@ class Driver:
             return LONGEST_WAIT if job.options.timeout is None else job.options.timeout
         return wait
 
-    def _send_chunk(self, worker: WorkerProcess, job: Job, first: int, end: int) -> None:
+    def _send_chunk(self, worker: LaneWorker, job: Job, first: int, end: int) -> None:
         worker.job, worker.chunk, worker.delivered = job, (first, end), first
         worker.kill_at = None
         job.busy += 1
         try:
-            body, buffers = job.encode(first, end)
-            worker.send_values()
-            job.blob.send(worker, job.number)
-            worker.send(frames.CHUNK, job.number, body, buffers)
+            worker.begin(job, first, end)
         except Exception as error:
             # There is no memory for the items, for example.
-            self._idle(worker)
-            job.fail(error)
-            job.run.stop()
-            self._end(job)
+            self.chunk_failed(worker, job, error)
             return
         self._watch_writing(worker)
 
-    def _watch_writing(self, worker: WorkerProcess) -> None:
+    def chunk_failed(self, worker: LaneWorker, job: Job, error: BaseException) -> None:
+        """The items of a chunk cannot be handed to its worker."""
+        job.fail(error)
+        job.run.stop()
+        self._end(job)
+        if worker.job is job:
+            worker.stop()
+            if isinstance(worker, WorkerProcess):
+                self._idle(worker)
+            else:
+                worker.kill_at = time.monotonic() + ABANDON_SECONDS
+
+    # What connections call, in this thread and under the lock.
+
+    def now(self) -> float:
+        """The time of the monotonic clock."""
+        return time.monotonic()
+
+    def register(self, file: Any, events: int, link: Link) -> None:
+        """Waits for a connection's socket."""
+        self._selector.register(file, events, link)
+
+    def modify(self, file: Any, events: int, link: Link) -> None:
+        """Changes what is waited for."""
+        if self._selector.get_key(file).events != events:
+            self._selector.modify(file, events, link)
+
+    def unregister(self, file: Any) -> None:
+        """Stops waiting for a connection's socket."""
+        try:
+            self._selector.unregister(file)
+        except (KeyError, ValueError, RuntimeError):
+            # The driver has ended, or never waited for it.
+            pass
+
+    def _watch_writing(self, worker: LaneWorker) -> None:
+        if not isinstance(worker, WorkerProcess):
+            return
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.has_outgoing else 0)
         if self._selector.get_key(worker.socket).events != events:
             self._selector.modify(worker.socket, events, worker)
@@ -401,6 +482,9 @@ class Driver:
     def _handle(self, key: selectors.SelectorKey, mask: int) -> None:
         worker = key.data
         if worker is None:
+            return
+        if not isinstance(worker, WorkerProcess):
+            worker.handle(mask)
             return
         if self.lanes[worker.lane].worker is not worker:
             # It was removed by an earlier event.
@@ -432,28 +516,35 @@ class Driver:
             frame = worker.reader.next()
             if frame is None:
                 return is_open
-            self._take(worker, frame)
+            self.take(worker, frame.kind, frame.job, frame.body, frame.buffers)
 
-    def _take(self, worker: WorkerProcess, frame: frames.Frame) -> None:
-        if frame.kind in (frames.RESULTS, frames.LAST_RESULTS):
+    def take(self, worker: LaneWorker, kind: int, number: int, body: Any, buffers: Sequence[memoryview]) -> None:
+        """Takes what a worker has sent."""
+        if kind in (frames.RESULTS, frames.LAST_RESULTS):
             job = worker.job
-            if job is None or job.number != frame.job:
-                raise RuntimeError("a worker sent results of a job that it has no chunk of")
-            first, entries = pickle.loads(frame.body)
+            if job is None or job.number != number:
+                if isinstance(worker, WorkerProcess):
+                    raise RuntimeError("a worker sent results of a job that it has no chunk of")
+                # They were on their way when the job ended.
+                return
+            first, entries = pickle.loads(body)
             worker.delivered = first + len(entries)
             if not job.is_over:
-                job.results(first, entries, frame.buffers)
-            if frame.kind == frames.LAST_RESULTS:
-                self._chunk_ended(worker, job)
-        elif frame.kind == frames.READY:
+                job.results(first, entries, buffers)
+            if kind == frames.LAST_RESULTS:
+                self.chunk_ended(worker, job)
+            else:
+                worker.delivered_some()
+        elif kind == frames.READY:
             self._is_ready(worker)
-        elif frame.kind == frames.FAILED:
-            self._failed(worker, frame)
-        elif frame.kind == frames.LOG:
-            name, level, message = pickle.loads(frame.body)
+        elif kind == frames.FAILED:
+            self._failed(worker, number, body)
+        elif kind == frames.LOG:
+            name, level, message = pickle.loads(body)
             logging.getLogger(name).log(level, "%s", message)
 
-    def _chunk_ended(self, worker: WorkerProcess, job: Job) -> None:
+    def chunk_ended(self, worker: LaneWorker, job: Job) -> None:
+        """A worker has ended its chunk."""
         kept = job.run.ended(worker.lane)
         self._idle(worker)
         if job.is_over:
@@ -463,13 +554,13 @@ class Driver:
         if job.run.outcome is not None:
             self._end(job)
 
-    def _idle(self, worker: WorkerProcess) -> None:
+    def _idle(self, worker: LaneWorker) -> None:
         if worker.job is not None:
             worker.job.busy -= 1
         worker.job, worker.kill_at = None, None
         worker.idle_since = time.monotonic()
 
-    def _is_ready(self, worker: WorkerProcess) -> None:
+    def _is_ready(self, worker: LaneWorker) -> None:
         worker.ready = True
         worker.idle_since = now = time.monotonic()
         self.start_seconds = now - self._started[worker.lane]
@@ -478,10 +569,13 @@ class Driver:
             if worker.lane < job.lanes and job.run.outcome is None:
                 job.run.attach(worker.lane, worker.claims)
 
-    def _failed(self, worker: WorkerProcess, frame: frames.Frame) -> None:
+    def _failed(self, worker: LaneWorker, number: int, body: Any) -> None:
         """A worker cannot load a job's function, or its initializer failed."""
-        cause = unpack(pickle.loads(frame.body), pickle.loads)
+        cause = unpack(pickle.loads(body), pickle.loads)
         job = worker.job
+        if number and (job is None or job.number != number):
+            # A further part of a chunk that has failed already.
+            return
         if job is None:
             error = NotLoadable("the initializer of a worker failed: %s: %s" % (type(cause).__name__, cause))
             error.__cause__ = cause
@@ -502,7 +596,6 @@ class Driver:
         self._end(job)
 
     def _died(self, worker: WorkerProcess) -> None:
-        lane = self.lanes[worker.lane]
         how = worker.ended(0.0)
         if how is None:
             # Its socket is closed, so it is about to end, or will never do anything again.
@@ -511,12 +604,18 @@ class Driver:
         self._selector.unregister(worker.socket)
         if worker.exit_file is not None:
             self._selector.unregister(worker.exit_file)
+        self.gone(worker, how)
+        worker.close()
+
+    def gone(self, worker: LaneWorker, how: str) -> None:
+        """A worker has ended, or cannot be reached any more: its items go to others."""
+        lane = self.lanes[worker.lane]
         lane.worker = None
         job, was_ready = worker.job, worker.ready
         if worker.killed_for not in ("idle", "cancelled"):
             log.warning("worker %d on %s %s", worker.lane, lane.device, how)
         if not was_ready and worker.killed_for is None:
-            self._start_failed(worker.lane, how)
+            self.start_failed(worker.lane, how)
         for other in list(self._jobs):
             if worker.lane >= other.lanes or other.run.outcome is not None:
                 continue
@@ -530,7 +629,6 @@ class Driver:
                 other.run.died(worker.lane, 0)
         if job is not None:
             job.busy -= 1
-        worker.close()
         for other in list(self._jobs):
             if other.run.outcome is not None:
                 self._end(other)
@@ -548,8 +646,9 @@ class Driver:
             job.fail(WorkerDied("no worker is left for %s: %s" % (job.options.label, last)))
         for lane in self.lanes:
             if lane.worker is not None and job.number in lane.worker.functions:
-                lane.worker.functions.discard(job.number)
-                lane.worker.send(frames.FORGET, job.number)
+                lane.worker.forget(job.number)
                 self._watch_writing(lane.worker)
+        for link in self.links:
+            link.forget(job.number)
         job.close()
         job.finished()

@@ -15,7 +15,7 @@ from .pickling import SKIP, pickle_function, pickle_items
 
 if TYPE_CHECKING:
     from .driver import Driver
-    from .worker_process import WorkerProcess
+    from .worker_process import LaneWorker, WorkerProcess
 
 #: The styles of calls, in the order of `_worker.main.STYLES`.
 _STYLES = ("index", "item", "items", "call")
@@ -30,19 +30,26 @@ class FunctionBlob:
         self.sizes = [memoryview(buffer) for buffer in buffers]
         self._file = write_parts(buffers) if buffers else None
 
-    def send(self, worker: WorkerProcess, job: int) -> None:
-        """Sends the function to a worker, unless it has it."""
-        from .._worker import frames
-
-        if job not in worker.functions:
-            worker.functions.add(job)
-            worker.send(frames.FUNCTION, job, self.body, self.sizes if self._file is not None else (), self._file)
+    @property
+    def file(self) -> Optional[int]:
+        """The file with its buffers, if it has any."""
+        return self._file
 
     def close(self) -> None:
         """Frees the file. Workers keep their mappings."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+def send_function(worker: WorkerProcess, job: Job) -> None:
+    """Sends a job's function to a worker process, unless it has it."""
+    from .._worker import frames
+
+    if job.number not in worker.functions:
+        blob = job.blob
+        worker.functions.add(job.number)
+        worker.send(frames.FUNCTION, job.number, blob.body, blob.sizes if blob.file is not None else (), blob.file)
 
 
 class Job:
@@ -106,6 +113,11 @@ class Job:
 
     # What is the same for all.
 
+    @property
+    def has_deaths(self) -> bool:
+        """Whether any worker has died at one of its items."""
+        return bool(self._deaths)
+
     def encode(self, first: int, end: int) -> Tuple[bytes, List[Any]]:
         """Encodes the items of a chunk: the body of its frame, and its large buffers."""
         items = self.items_between(first, end)
@@ -140,11 +152,9 @@ class Job:
                 used += count
                 begin = position + 1
 
-    def worker_died(self, worker: WorkerProcess, how: str) -> None:
+    def worker_died(self, worker: LaneWorker, how: str) -> None:
         """A worker that ran a chunk has died: its items are run again, or have failed."""
-        first, _ = worker.chunk
-        claimed = first + worker.claims.claimed()
-        current = first + worker.claims.current()
+        claimed, current = worker.begun()
         timed_out = worker.killed_for == "timeout"
         rest = self.run.died(worker.lane, worker.delivered)
         if self.run.outcome is not None or rest is None:

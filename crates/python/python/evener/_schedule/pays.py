@@ -132,9 +132,14 @@ class Estimate:
         if self._recent == 0.0 or each < self._recent:
             self._recent = each
 
+    def _most(self) -> int:
+        """How many workers can compute at once."""
+        where = self._where
+        return default.cores() if where is None or where.is_local else max(2, len(where.lanes))
+
     def may_save(self, left: int, mean: float) -> bool:
         """A quick look: whether workers would pay if sending took no time."""
-        count = min(self._options.workers or default.cores(), default.cores()) if self._where is None else len(self._where.lanes)
+        count = min(self._options.workers or self._most(), self._most())
         saved = left * mean * (1.0 - 1.0 / max(1, count))
         if saved <= WAKING * MARGIN:
             return False
@@ -147,8 +152,8 @@ class Estimate:
         """Whether workers save time. If they have to be started, starts them while the caller goes on."""
         each, sending = self.seconds_per_item or 0.0, max(self._sending or 0.0, LEAST_SENDING)
         driver = self._where if self._where is not None else default.running_driver()
-        count = self._options.workers or default.cores()
-        speedup = max(1, min(count, default.cores(), left))
+        count = self._options.workers or self._most()
+        speedup = max(1, min(count, self._most(), left))
         # This process takes part in sending, for all workers.
         saved = left * (each - max((each + sending) / speedup, sending / 2))
         if saved <= WAKING * MARGIN:
@@ -173,7 +178,7 @@ class Estimate:
     def learn(self, job: Job, home_items: int, home_seconds: float) -> None:
         """Keeps what a run has shown for the next one."""
         driver = job.driver
-        if driver.start_seconds is not None:
+        if driver.start_seconds is not None and driver.is_local:
             costs.learn_start(driver.start_seconds)
         key = self._key()
         each = home_seconds / home_items if home_items else job.run.seconds_per_item

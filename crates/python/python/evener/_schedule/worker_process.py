@@ -27,10 +27,13 @@ _PROGRAM = (
 )
 
 
-class WorkerProcess:
-    """A worker process: its socket, its claims, and what it does now."""
+class LaneWorker:
+    """A worker of a lane, wherever it is: its claims, and what it does now."""
 
-    def __init__(self, lane: int, start: Dict[str, Any], environment: Mapping[str, str]) -> None:
+    #: Which items of its chunk it has begun, or, on another machine, which ones it was handed.
+    claims: Claims
+
+    def __init__(self, lane: int) -> None:
         self.lane = lane
         #: Whether it has said that it takes chunks.
         self.ready = False
@@ -45,15 +48,68 @@ class WorkerProcess:
         #: Why this process kills it, if it does.
         self.killed_for: Optional[str] = None
         self.functions: Set[int] = set()
+
+    def begin(self, job: Job, first: int, end: int) -> None:
+        """Begins the chunk that it was given."""
+        raise NotImplementedError
+
+    def begun(self) -> Tuple[int, int]:
+        """The end of the items that it may have begun, and the item that it ran last."""
+        first, _ = self.chunk
+        return first + self.claims.claimed(), first + self.claims.current()
+
+    def forget(self, job: int) -> None:
+        """Drops the function of a job."""
+        raise NotImplementedError
+
+    def exit(self) -> None:
+        """Asks it to end, while it is idle."""
+        raise NotImplementedError
+
+    def kill(self, reason: Optional[str] = None) -> None:
+        """Ends it at once."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """The run of its chunk has ended: the worker learns it from its claims, unless those are not shared with it."""
+
+    def delivered_some(self) -> None:
+        """Results of its chunk came, and more are to come."""
+
+    def look(self, now: float) -> float:
+        """Looks after its chunk. Returns when to look again, by the monotonic clock."""
+        return now + 3600.0
+
+
+def new_claims() -> Tuple[Claims, int]:
+    """Creates claims, and the file that they are in, which the caller closes."""
+    file = new_file()
+    try:
+        os.truncate(file, _CLAIMS_BYTES)
+        return Claims(file), file
+    except BaseException:
+        os.close(file)
+        raise
+
+
+class WorkerProcess(LaneWorker):
+    """A worker process of this machine."""
+
+    def __init__(
+        self,
+        lane: int,
+        start: Dict[str, Any],
+        environment: Mapping[str, str],
+        outputs: Optional[Tuple[int, int]] = None,
+    ) -> None:
+        super().__init__(lane)
         self._values: Set[int] = set()
         self._outgoing: Deque[List[Any]] = deque()
         self._exit: Optional[int] = None
         own, theirs = socket.socketpair()
-        claims_file = new_file()
+        self.claims, claims_file = new_claims()
         try:
-            os.truncate(claims_file, _CLAIMS_BYTES)
-            self.claims = Claims(claims_file)
-            self.process = _spawn(theirs.fileno(), claims_file, environment)
+            self.process = _spawn(theirs.fileno(), claims_file, environment, outputs)
         except BaseException:
             own.close()
             raise
@@ -68,6 +124,32 @@ class WorkerProcess:
         import pickle
 
         self.send(frames.START, 0, pickle.dumps(start, 5))
+
+    def begin(self, job: Job, first: int, end: int) -> None:
+        from . import job as jobs
+
+        body, buffers = job.encode(first, end)
+        self.send_values()
+        jobs.send_function(self, job)
+        self.send(frames.CHUNK, job.number, body, buffers)
+
+    def forget(self, job: int) -> None:
+        self.functions.discard(job)
+        self.send(frames.FORGET, job)
+
+    def exit(self) -> None:
+        self.send(frames.EXIT, 0)
+
+    def look(self, now: float) -> float:
+        limit = self.job.options.timeout if self.job is not None else None
+        if limit is None:
+            return super().look(now)
+        taken = self.claims.current_seconds()
+        if taken is None:
+            return now + limit
+        if taken >= limit and self.killed_for is None:
+            self.kill("timeout")
+        return now + max(limit - taken, 0.001)
 
     @property
     def has_outgoing(self) -> bool:
@@ -92,7 +174,7 @@ class WorkerProcess:
         for value in kept:
             if value.number not in self._values:
                 self._values.add(value.number)
-                sizes = [_Sized(size) for size in value.sizes]
+                sizes = [Sized(size) for size in value.sizes]
                 self.send(frames.VALUE, value.number, b"", sizes, value.file)
 
     def flush(self) -> None:
@@ -157,7 +239,7 @@ class WorkerProcess:
         self._outgoing.clear()
 
 
-class _Sized:
+class Sized:
     """The size of a buffer that is in a file already."""
 
     def __init__(self, nbytes: int) -> None:
@@ -171,10 +253,14 @@ def start_state(device: str, initializer: Optional[bytes]) -> Dict[str, Any]:
     except OSError:
         folder = "/"
     path = [entry if entry else folder for entry in sys.path]
-    return {"path": path, "argv": list(sys.argv), "folder": folder, "device": device, "initializer": initializer}
+    # A worker that has a GPU sees no other, so the libraries there call it the first.
+    device = "cuda:0" if device.startswith("cuda:") else device
+    return {"path": path, "argv": list(sys.argv), "folder": folder, "device": device, "initializer": initializer, "own": ()}
 
 
-def _spawn(theirs: int, claims: int, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+def _spawn(
+    theirs: int, claims: int, environment: Mapping[str, str], outputs: Optional[Tuple[int, int]]
+) -> "subprocess.Popen[bytes]":
     if not sys.executable:
         raise OSError("it is unknown where the Python interpreter is (sys.executable is empty)")
     package = os.path.dirname(os.path.dirname(os.path.abspath(_worker.__file__)))
@@ -183,6 +269,8 @@ def _spawn(theirs: int, claims: int, environment: Mapping[str, str]) -> "subproc
     return subprocess.Popen(
         [sys.executable, *flags, "-c", _PROGRAM, os.path.dirname(package), *numbers],
         stdin=subprocess.DEVNULL,
+        stdout=None if outputs is None else outputs[0],
+        stderr=None if outputs is None else outputs[1],
         pass_fds=(theirs, claims),
         # The terminal's signals are for the process that drives the workers.
         start_new_session=True,

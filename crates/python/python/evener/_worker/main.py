@@ -108,11 +108,19 @@ class Worker:
 
     def _start(self, frame: frames.Frame) -> None:
         state = _pickle.loads(frame.body)
-        sys.path[:] = state["path"]
+        if state["path"] is not None:
+            sys.path[:] = state["path"]
+        else:
+            from .code_sent import use_code
+
+            use_code(state["paths"])
         sys.argv[:] = state["argv"]
         worker_state.device = state["device"]
+        worker_state.is_remote = state.get("is_remote", False)
+        worker_state.own_variables = frozenset(state["own"])
         try:
-            os.chdir(state["folder"])
+            if state["path"] is not None:
+                os.chdir(state["folder"])
         except OSError:
             # It may be gone, or not for this process: then relative paths fail, as they would at home.
             pass

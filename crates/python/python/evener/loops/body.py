@@ -42,6 +42,13 @@ class _Inside(threading.local):
 
 INSIDE = _Inside()
 
+_TOKEN = os.urandom(8).hex()
+
+
+def this_process() -> str:
+    """A name that no other process of any machine has."""
+    return f"{os.getpid()}-{_TOKEN}"
+
 
 class Recorder:
     """Collects the effects of one iteration; the rewritten body calls it."""
@@ -153,7 +160,7 @@ class Loaded:
             self.function, self.captured, self.surroundings = loader.load()
         finally:
             SESSION.classes = previous
-        self.away = os.getpid() != body.process
+        self.away = body.process != this_process()
         if self.away:
             self.surroundings.apply()
         if body.guard:
@@ -179,7 +186,7 @@ _CODE = frozenset({types.FunctionType, types.BuiltinFunctionType, type, types.Mo
 class Body:
     """Runs iterations of one loop: `body(index, item)` returns a reply for `Replies`."""
 
-    def __init__(self, payload: Packed, live: Sequence[Tuple[int, str]], checked: Set[int], process: int,
+    def __init__(self, payload: Packed, live: Sequence[Tuple[int, str]], checked: Set[int], process: str,
                  first: int, streams: Sequence[randomness.Name], seeds: Sequence[bytes], guard: bool) -> None:
         self.payload = payload
         self.live = list(live)

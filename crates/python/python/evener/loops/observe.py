@@ -11,6 +11,7 @@ import threading
 import warnings
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
+from .. import _worker
 from .reasons import GaveUp
 
 OUTPUT, WARNING, LOG = -1, -2, -3
@@ -179,14 +180,15 @@ class Surroundings:
             import numpy
 
             numpy.seterr(**self.numpy)
-        if platform.node() != self.machine:
+        if platform.node() != self.machine or _worker.is_remote:
             return
         if os.getcwd() != self.folder and os.path.isdir(self.folder):
             os.chdir(self.folder)
-        for name in [n for n in os.environ if n not in self.environment]:
+        own = _worker.own_variables
+        for name in [n for n in os.environ if n not in self.environment and n not in own]:
             del os.environ[name]
         for name, value in self.environment.items():
-            if os.environ.get(name) != value:
+            if name not in own and os.environ.get(name) != value:
                 os.environ[name] = value
         known = set(sys.path)
         sys.path += [p for p in self.search if p not in known]

@@ -10,7 +10,7 @@ import types
 from typing import TYPE_CHECKING, Any, Dict, List, Set, Tuple
 
 from . import observe
-from .body import SIMPLE, Body
+from .body import SIMPLE, Body, this_process
 from .capture import ATOMS, Capture, Loader, Packed, Path, State, paths_of, visited, walk
 from .iterators import inspect_source, is_inner_held, kind_of
 from .reach import Reach, complaint, set_order, stable_set
@@ -163,7 +163,7 @@ class Prepared:
     def body(self, first: int) -> Body:
         streams = self.run.streams
         return Body(
-            Packed(self.data, self.buffers), self.run.loop.live, self.run.loop.checked, os.getpid(), first,
+            Packed(self.data, self.buffers), self.run.loop.live, self.run.loop.checked, this_process(), first,
             streams.names() if streams else [], streams.seeds if streams else [],
             self.run.policy.external == "refuse",
         )
