@@ -121,7 +121,7 @@ impl Signals {
             std::thread::sleep(LOOK_EVERY);
             if has_hung_up() {
                 // Counts as the signal that the system sends then, which the process may have been started without.
-                drop(end.compare_exchange(0, signal_hook::consts::SIGHUP as usize, SeqCst, SeqCst));
+                let _ = end.compare_exchange(0, signal_hook::consts::SIGHUP as usize, SeqCst, SeqCst);
             }
             if let Some(signal) = i32::try_from(end.load(SeqCst)).ok().filter(|signal| *signal != 0) {
                 std::thread::sleep(TIME_TO_END);
