@@ -27,7 +27,8 @@ pub struct Header {
 }
 
 enum Source {
-    Range(Expr, Expr, bool),
+    /// The bounds, and whether the second is included.
+    Range(Box<(Expr, Expr)>, bool),
     /// The elements of a slice: by reference, by exclusive reference or by value.
     Elements {
         base: Expr,
@@ -41,7 +42,7 @@ enum Source {
 /// Reads `for pat in source`.
 pub(crate) fn header(pat: &Pat, source: &Expr) -> Result<Header> {
     let parsed = read(source)?;
-    if let Source::Range(start, end, is_inclusive) = &parsed {
+    if let Source::Range(bounds, is_inclusive) = &parsed {
         let (index, shown) = match strip(pat) {
             Pat::Ident(name) if name.by_ref.is_none() && name.mutability.is_none() => {
                 (name.ident.clone(), name.ident.to_string())
@@ -54,7 +55,7 @@ pub(crate) fn header(pat: &Pat, source: &Expr) -> Result<Header> {
                 ));
             }
         };
-        let (start, end, is_inclusive) = (start.clone(), end.clone(), *is_inclusive);
+        let ((start, end), is_inclusive) = ((**bounds).clone(), *is_inclusive);
         return Ok(Header { index, shown, start, end, is_inclusive, prologue: Vec::new(), is_range: true });
     }
     let span = source.span();
@@ -95,7 +96,8 @@ fn bind(
 ) -> Result<()> {
     let pat = strip(pat);
     match source {
-        Source::Range(start, end, is_inclusive) => {
+        Source::Range(bounds, is_inclusive) => {
+            let (start, end) = &**bounds;
             let span = start.span();
             if *is_inclusive {
                 return Err(Problem::new(
@@ -162,7 +164,7 @@ fn read(source: &Expr) -> Result<Source> {
         Expr::Range(range) => match (&range.start, &range.end) {
             (Some(start), Some(end)) => {
                 let is_inclusive = matches!(range.limits, RangeLimits::Closed(_));
-                Ok(Source::Range((**start).clone(), (**end).clone(), is_inclusive))
+                Ok(Source::Range(Box::new(((**start).clone(), (**end).clone())), is_inclusive))
             }
             _ => refuse(source, "which has no end"),
         },

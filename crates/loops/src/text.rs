@@ -48,9 +48,7 @@ fn write(out: &mut String, tokens: TokenStream) {
                             out.push(' ');
                         }
                         out.push(sign);
-                        is_glued = punct.spacing() == Spacing::Joint
-                            || is_prefix
-                            || matches!(sign, '|' | '<' | '>') && is_prefix;
+                        is_glued = punct.spacing() == Spacing::Joint || is_prefix;
                     }
                 }
                 after_operand = sign == '?';

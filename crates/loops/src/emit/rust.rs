@@ -524,12 +524,12 @@ impl Expand<'_> {
         let mut lines: Vec<TokenStream> = Vec::new();
         let mut rows_values: Vec<TokenStream> = vec![quote!((1usize, 0usize)); typed.slices.len()];
         let mut lens: Vec<Ident> = Vec::new();
-        for number in 0..typed.slices.len() {
+        for (number, (slice, value)) in typed.slices.iter().zip(&mut rows_values).enumerate() {
             lens.push(format_ident!("__len_{}", number));
-            if let Some(rows) = super::rows(&found.independent, &typed.slices[number].name)
+            if let Some(rows) = super::rows(&found.independent, &slice.name)
                 && let (Some(width), Some(base)) = (rows.constant_width(), rows.base.as_constant())
             {
-                rows_values[number] = quote!((#width as usize, #base as isize as usize));
+                *value = quote!((#width as usize, #base as isize as usize));
             }
         }
         let (mut widths, mut bases) = (vec![None; typed.slices.len()], vec![None; typed.slices.len()]);
@@ -560,7 +560,7 @@ impl Expand<'_> {
                     } else {
                         let name = Ident::new(&scalar.name, span);
                         // The body has `*name` where the function has a reference.
-                        match self.by_reference.iter().any(|it| *it == scalar.name) {
+                        match self.by_reference.contains(&scalar.name) {
                             true => lines.push(quote!(let #name = &__params.take::<#ty>();)),
                             false => lines.push(quote!(let #name = __params.take::<#ty>();)),
                         }
