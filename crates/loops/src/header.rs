@@ -31,7 +31,7 @@ enum Source {
     Range(Box<(Expr, Expr)>, bool),
     /// The elements of a slice: by reference, by exclusive reference or by value.
     Elements {
-        base: Expr,
+        base: Box<Expr>,
         is_mut: bool,
         is_value: bool,
     },
@@ -169,16 +169,16 @@ fn read(source: &Expr) -> Result<Source> {
             _ => refuse(source, "which has no end"),
         },
         Expr::Reference(reference) if is_path(&reference.expr) => Ok(Source::Elements {
-            base: (*reference.expr).clone(),
+            base: reference.expr.clone(),
             is_mut: reference.mutability.is_some(),
             is_value: false,
         }),
-        Expr::Path(_) => Ok(Source::Elements { base: source.clone(), is_mut: false, is_value: false }),
+        Expr::Path(_) => Ok(Source::Elements { base: Box::new(source.clone()), is_mut: false, is_value: false }),
         Expr::MethodCall(call) => {
             let method = call.method.to_string();
             match (method.as_str(), call.args.len()) {
                 ("iter" | "iter_mut", 0) if is_path(&call.receiver) => Ok(Source::Elements {
-                    base: (*call.receiver).clone(),
+                    base: call.receiver.clone(),
                     is_mut: method == "iter_mut",
                     is_value: false,
                 }),

@@ -1,5 +1,5 @@
 //! Loops that are refused, each with its exact message and the line of the expression that stands in the way.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::panic, clippy::unwrap_used)]
 
 use evener_loops::explain::{Explained, explain};
 
