@@ -275,7 +275,8 @@ def read(peers, rounds, scale):
 
     array = numpy.ones(int(GIB * min(scale, 1.0)) // 8)
     note = "forked processes have the array already; all others copy it once"
-    measure("a %.2f GiB array, read by all workers" % (array.nbytes / GIB), peers, rounds, lambda peer: peer.read(array, list(range(16)) * 2), note)
+    title = "a %.2f GiB array, read by all workers" % (array.nbytes / GIB)
+    measure(title, peers, rounds, lambda peer: peer.read(array, list(range(16)) * 2), note)
 
 
 def results(peers, rounds, scale):
@@ -358,7 +359,7 @@ def main():
     parser.add_argument("--peers", default=None, help="names of peers, separated by commas")
     parser.add_argument("--scale", type=float, default=1.0, help="part of the 1,000 calls of 1 to 100 ms, and of a GiB")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--venv", metavar="FOLDER", help="run in this environment, which is made with all peers if it is not there")
+    parser.add_argument("--venv", metavar="FOLDER", help="run in this environment, which is made with all peers if it is missing")
     options = parser.parse_args()
     if options.venv:
         rest = sys.argv[1:]

@@ -6,9 +6,8 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 import evener
+import pytest
 
 
 @pytest.fixture(autouse=True)

@@ -14,10 +14,9 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 import evener
 import job_functions
+import pytest
 from evener._jobs import store
 
 HERE = Path(__file__).parent

@@ -7,10 +7,9 @@ import signal
 import threading
 import time
 
+import evener
 import numpy as np
 import pytest
-
-import evener
 
 os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")
 

@@ -11,10 +11,9 @@ import sys
 import time
 from pathlib import Path
 
+import evener
 import numpy as np
 import pytest
-
-import evener
 
 DATA = Path(__file__).parent.parent.parent / "zk" / "tests" / "data"
 

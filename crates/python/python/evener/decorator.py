@@ -103,7 +103,7 @@ class Parallel:
         self._run: Optional[Callable[..., Any]] = None
         self._plain: Optional[Callable[..., Any]] = None
         self._under: Any = None
-        self._chosen: Optional[Settings] = None
+        self._chosen = settings
         self._loops: Optional[Loops] = None
 
     def __reduce__(self) -> Any:
@@ -170,7 +170,7 @@ class Parallel:
         policy = Policy(
             ordered=Testing.ordered or ordered, where=_driver(settings.where, function) if share else None,
             share=share, forced=Testing.forced,
-            randomness=settings.randomness, external=settings.external, strict=bool(settings.strict) and share,
+            randomness=str(settings.randomness), external=str(settings.external), strict=bool(settings.strict) and share,
             options=_options(settings, function.__qualname__, f"{code.co_filename}:{function.__qualname__}"),
         )
         loops = Loops(policy, function)

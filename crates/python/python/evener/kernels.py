@@ -87,7 +87,7 @@ class Kernel:
         count = len(arrays) - self.outputs
         if count < 0:
             raise TypeError("kernel %s writes %d arrays, and has got %d" % (self.name, self.outputs, len(arrays)))
-        inputs = [numpy.require(as_array(array, "input %d" % i), None, "CA") for i, array in enumerate(arrays[:count])]
+        inputs = [numpy.require(as_array(array, "input %d" % i), None, ["C", "A"]) for i, array in enumerate(arrays[:count])]
         outputs = [as_array(array, "output %d" % i) for i, array in enumerate(arrays[count:])]
         self._check(inputs, outputs)
         layout = [(array.dtype, array.shape[1:]) for array in inputs + outputs]

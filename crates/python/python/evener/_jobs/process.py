@@ -11,7 +11,6 @@ import threading
 import time
 from typing import Any, Dict
 
-
 from .store import Folder
 
 

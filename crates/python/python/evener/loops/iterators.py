@@ -51,8 +51,9 @@ def raising(error: BaseException) -> Iterator[Any]:
 
 def length_of(iterable: Any) -> Optional[int]:
     """How many items there are, as far as the iterable says."""
+    kind = type(iterable)
     try:
-        return operator.length_hint(iterable, -1) if hasattr(type(iterable), "__len__") or hasattr(type(iterable), "__length_hint__") else None
+        return operator.length_hint(iterable, -1) if hasattr(kind, "__len__") or hasattr(kind, "__length_hint__") else None
     except Exception:  # noqa: BLE001: a length that cannot be told is not needed
         return None
 
