@@ -91,7 +91,7 @@ fn device_page(page: &mut Page, program: &Program, run: &RunView, device: &Devic
     let share = share(it.items as f64 / all.max(1) as f64);
     page.line("items", format!("{} in {} chunks, {share} of the run's", it.items, it.chunks));
     page.line("in hand", format!("{} items", it.in_hand));
-    page.known("rate", it.items_per_second.map(|per_s| format!("{} items of busy time", rate(per_s))));
+    page.known("rate", it.items_per_second.map(|per_s| format!("{} while busy", rate(per_s))));
     page.line("busy", format!("{} of {}", time(it.busy_s), time(now)));
     page.line("retries", format!("{} chunks failed on it and were done again", it.retries));
     page.line("rescues", format!("{} speculative copies won, {} chunks stolen", it.speculative, it.steals));
