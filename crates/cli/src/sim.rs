@@ -195,7 +195,9 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
         None => simulate(&scenario, strategy, Settings::default()),
         Some(speed) => play(&scenario, strategy, speed),
     };
-    let task = Some(format!("{name} (simulated)"));
+    // The folder says nothing about the run.
+    let file = arguments.scenario.file_name().map_or(name, |file| file.to_string_lossy().into_owned());
+    let task = Some(format!("{file} (simulated)"));
     let named = Report { task, strategy: Some(strategy.name().into()), ..simulation.report.clone() };
     let viewed = views.finish(Some((&named, &simulation.trace)));
     log_run(&simulation.report);

@@ -62,7 +62,7 @@ mod unix {
         fn begin() -> Self {
             let folder = tempfile::tempdir().unwrap();
             let live = Live::of_process().unwrap();
-            let server = Server::open_in(folder.path(), live.clone()).unwrap();
+            let server = Server::open_in(&folder.path().join("sockets"), live.clone()).unwrap();
             let connection = Connection::open(server.path()).unwrap();
             let is_ending = Arc::new(AtomicBool::new(false));
             let (bytes, updates) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
