@@ -41,7 +41,8 @@ mod events;
 mod limits;
 mod metrics;
 mod page;
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod prometheus;
 mod route;
 mod server;
