@@ -1,5 +1,6 @@
 //! `evener serve` and `--serve`.
 #![cfg(unix)]
+#![allow(clippy::panic, clippy::unwrap_used)]
 
 use std::{
     fs,

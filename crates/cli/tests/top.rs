@@ -1,6 +1,6 @@
 //! `evener top` and `--view` in a real terminal, which tmux provides.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::panic, clippy::unwrap_used)]
 
 mod common;
 

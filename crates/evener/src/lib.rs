@@ -170,9 +170,7 @@ pub use evener_merkle as merkle;
 /// Meshes of devices, placement of a model on them, and collectives between their ranks.
 #[cfg(feature = "mesh")]
 pub use evener_mesh as mesh;
-/// `#[parallel]`: one plain Rust loop on every device.
-#[cfg(feature = "parallel")]
-pub use evener_parallel as parallel;
+/// `#[parallel]`, `#[parallel::function]`, and the types of a run: one plain Rust loop on every device.
 #[cfg(feature = "parallel")]
 pub use evener_parallel::parallel;
 /// The whole scheduler: its settings, decisions, reports and simulator.
@@ -196,7 +194,7 @@ pub mod prelude {
     pub use bytemuck::{Pod, Zeroable};
     pub use evener_device::{Buffer, Device, Direction, Error, HostBuffer, Inventory, Kernel, Stream};
     #[cfg(feature = "parallel")]
-    pub use evener_parallel::{self as parallel, parallel};
+    pub use evener_parallel::parallel;
     pub use evener_schedule::{
         Arrays, Cancel, Chunk, Closure, Handle, KernelParams, KernelTask, Pool, Queue, Results, RunError,
         Strategy, Task,

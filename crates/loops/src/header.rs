@@ -173,7 +173,9 @@ fn read(source: &Expr) -> Result<Source> {
             is_mut: reference.mutability.is_some(),
             is_value: false,
         }),
-        Expr::Path(_) => Ok(Source::Elements { base: Box::new(source.clone()), is_mut: false, is_value: false }),
+        Expr::Path(_) => {
+            Ok(Source::Elements { base: Box::new(source.clone()), is_mut: false, is_value: false })
+        }
         Expr::MethodCall(call) => {
             let method = call.method.to_string();
             match (method.as_str(), call.args.len()) {

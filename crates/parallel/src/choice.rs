@@ -124,7 +124,7 @@ mod test {
         for _ in 0..10_000 {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let allowed = &ALL[..1 + (seed >> 40) as usize % 3];
-            let count = 1 << (seed >> 50) % 30;
+            let count = 1 << ((seed >> 50) % 30);
             let way = choice.choose(count, allowed);
             assert!(allowed.contains(&way));
             choice.learn(way, count, Duration::from_nanos((seed >> 20) % 1_000_000_000));

@@ -33,8 +33,7 @@ pub mod __private {
     };
 }
 
-/// The paths of the facade, for this crate's own tests: generated code names `::evener`.
-#[doc(hidden)]
+/// All of this crate under the name that the facade gives it, beside the attribute of the same name.
 pub mod parallel {
     pub use crate::*;
 }

@@ -1,6 +1,6 @@
 //! The workloads of the benchmark `overhead`, one turn at a time, so that `scripts/view/overhead` can compare two builds in
 //! turns. Each line of standard input names a workload; the answer is a line with the nanoseconds of one turn.
-#![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
+#![allow(missing_docs, clippy::panic, clippy::print_stdout, clippy::unwrap_used)]
 
 use std::{
     io::{BufRead, Write},

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use evener_loops::ir::{Binary, Block, Body, Expr, Kind, LocalId, Stmt, Ty};
+use evener_loops::ir::{Binary, Block, Expr, Kind, LocalId, Stmt, Ty};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Value {
+pub(crate) enum Value {
     Int(i128),
     F32(f32),
     Bool(bool),
@@ -13,16 +13,15 @@ pub enum Value {
 
 /// The iteration panics.
 #[derive(Debug)]
-pub struct Panics;
+pub(crate) struct Panics;
 
-pub enum Flow {
+pub(crate) enum Flow {
     Next,
     Break,
     Continue,
 }
 
-pub struct Iteration<'a> {
-    pub body: &'a Body,
+pub(crate) struct Iteration {
     pub locals: HashMap<LocalId, Value>,
     /// The element of each slice that belongs to this iteration.
     pub elements: HashMap<usize, Value>,
@@ -39,7 +38,7 @@ fn range(ty: &Ty) -> (i128, i128) {
     }
 }
 
-pub fn wrap(ty: &Ty, value: i128) -> i128 {
+pub(crate) fn wrap(ty: &Ty, value: i128) -> i128 {
     match (ty.bits(), ty.is_signed()) {
         (32, true) => value as i32 as i128,
         (32, false) => value as u32 as i128,
@@ -48,7 +47,7 @@ pub fn wrap(ty: &Ty, value: i128) -> i128 {
     }
 }
 
-impl Iteration<'_> {
+impl Iteration {
     fn fit(&self, ty: &Ty, value: i128) -> Result<Value, Panics> {
         let (low, high) = range(ty);
         if self.is_checked && (value < low || value > high) {
@@ -71,7 +70,7 @@ impl Iteration<'_> {
         }
     }
 
-    pub fn expr(&mut self, expr: &Expr) -> Result<Value, Panics> {
+    pub(crate) fn expr(&mut self, expr: &Expr) -> Result<Value, Panics> {
         Ok(match &expr.kind {
             Kind::Int(value) => Value::Int(i128::from(*value)),
             Kind::Float(value) => Value::F32(*value as f32),
@@ -219,7 +218,7 @@ impl Iteration<'_> {
         })
     }
 
-    pub fn block(&mut self, block: &Block) -> Result<Flow, Panics> {
+    pub(crate) fn block(&mut self, block: &Block) -> Result<Flow, Panics> {
         for stmt in &block.stmts {
             match stmt {
                 Stmt::Let(id, Some(value)) => {
