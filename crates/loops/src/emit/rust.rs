@@ -65,6 +65,8 @@ pub fn expand(function: &ItemFn, items: &Items, options: &Options) -> Result<Tok
             .stmts
             .insert(0, parse_quote!(const _: () = { #[allow(dead_code)] fn notes() { #notes } };));
     }
+    // The loops are blocks within blocks now, of which the user knows nothing.
+    rewritten.attrs.push(parse_quote!(#[allow(unused_braces)]));
     let module = module(function);
     Ok(own_names(quote!(#rewritten #module)))
 }
