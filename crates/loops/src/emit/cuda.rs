@@ -78,7 +78,7 @@ pub(super) fn kernel(printer: &Printer<'_>) -> Source {
         let ty = scratch.ty(&body.locals[0].ty);
         let name = printer.index_name();
         text.push_str("    unsigned long long number = ((unsigned long long)p.first_high << 32) + p.first_low + item;\n");
-        text.push_str(&format!("    {ty} {name} = p.start + ({ty})number;\n"));
+        text.push_str(&format!("    {ty} {name} = p.loop_start + ({ty})number;\n"));
         for number in &rows {
             let slice = Printer::safe(&body.slices[*number].name);
             let (width, base) = match layout.constant_rows[*number] {

@@ -1,6 +1,6 @@
 //! The buffers and parameters of a kernel.
 
-use super::{rows, too_many};
+use super::{print::Printer, rows, too_many};
 use crate::{
     depend::Independent,
     ir::{Body, Role, Ty},
@@ -66,11 +66,11 @@ impl Layout {
             (0..body.slices.len()).filter(|number| wanted.contains(&body.slices[*number].role)).collect()
         };
         let mut fields =
-            vec![Field { name: "start".into(), ty: body.locals[0].ty.clone(), source: FieldSource::Start }];
+            vec![Field { name: "loop_start".into(), ty: body.locals[0].ty.clone(), source: FieldSource::Start }];
         let mut constant_rows = Vec::new();
         for (number, slice) in body.slices.iter().enumerate() {
             let mut add = |suffix: &str, source| {
-                fields.push(Field { name: format!("{}_{suffix}", slice.name), ty: Ty::Usize, source });
+                fields.push(Field { name: format!("{}_{suffix}", Printer::safe(&slice.name)), ty: Ty::Usize, source });
             };
             add("len", FieldSource::Len(number));
             let constant = rows(independent, &slice.name)

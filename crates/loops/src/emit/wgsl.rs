@@ -93,10 +93,10 @@ pub(super) fn kernel(printer: &Printer<'_>) -> Source {
             text.push_str("    let number = (u64(p.first_high) << 32u) + u64(p.first_low) + u64(item);\n");
         }
         let value = match (ty.bits(), ty.is_signed()) {
-            (64, true) => "p.start + i64(number)",
-            (64, false) => "p.start + number",
-            (_, true) => "p.start + i32(p.first_low) + i32(item)",
-            _ => "p.start + p.first_low + item",
+            (64, true) => "p.loop_start + i64(number)",
+            (64, false) => "p.loop_start + number",
+            (_, true) => "p.loop_start + i32(p.first_low) + i32(item)",
+            _ => "p.loop_start + p.first_low + item",
         };
         text.push_str(&format!("    let {name} = {value};\n"));
         for number in &rows {
