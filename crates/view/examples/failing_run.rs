@@ -5,6 +5,7 @@
 //! ```
 //!
 //! It waits until a page is open, runs for some seconds, prints the run's report as JSON, and ends with its standard input.
+#![expect(clippy::print_stdout, reason = "the test of the page reads it")]
 
 use std::{
     error::Error,
