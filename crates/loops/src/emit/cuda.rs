@@ -1,6 +1,6 @@
 //! A whole kernel in CUDA C.
 
-use super::{Source, helpers, print::Printer};
+use super::{MAX_UNROLLED, Source, helpers, print::Printer};
 use crate::ir::{Role, Ty};
 
 /// Puts the kernel together.
@@ -54,6 +54,9 @@ pub(super) fn kernel(printer: &Printer<'_>) -> Source {
         if slice.role == Role::InOut {
             match layout.constant_rows[*number] {
                 Some((1, _)) => copies.push(format!("    {name}[item] = {name}_old[item];")),
+                Some((width, _)) if width <= MAX_UNROLLED => copies.extend((0..width).map(|e| {
+                    format!("    {name}[{width}ull * item + {e}] = {name}_old[{width}ull * item + {e}];")
+                })),
                 _ => {
                     rows.insert(*number);
                     copies.push(format!("    for (unsigned e = 0; e < {name}_width; e++) {name}[{name}_local + e] = {name}_old[{name}_local + e];"));

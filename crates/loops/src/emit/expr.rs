@@ -272,7 +272,10 @@ impl Printer<'_> {
             }
             Kind::Binary(op, left, right) => self.binary(*op, left, right, expr)?,
             Kind::Cast(value) => {
-                let text = self.expr(value)?;
+                let mut text = self.expr(value)?;
+                if is_constant(value) {
+                    text = self.at_run_time(&text, &value.ty);
+                }
                 self.cast(&text, &value.ty, &expr.ty)
             }
             Kind::Method(name, list) => self.method(name, list, expr)?,
@@ -330,6 +333,16 @@ impl Printer<'_> {
         })
     }
 
+    /// A constant as a variable: WGSL refuses to compile operations on constants that overflow, and Rust wraps them.
+    fn at_run_time(&mut self, text: &str, ty: &Ty) -> String {
+        if !self.is_wgsl() {
+            return text.to_owned();
+        }
+        let temporary = self.temporary();
+        self.declare(&temporary, ty, Some(text));
+        temporary
+    }
+
     /// `-number`, which may be the smallest of its type.
     fn negative(&mut self, ty: &Ty, number: u64) -> String {
         let _ = self.ty(ty);
@@ -358,7 +371,10 @@ impl Printer<'_> {
             let (left, right) = (self.expr(left)?, self.expr(right)?);
             return Ok(format!("({left} {} {right})", if op == Binary::AndAnd { "&&" } else { "||" }));
         }
-        let texts = self.operands(&[left, right])?;
+        let mut texts = self.operands(&[left, right])?;
+        if is_constant(left) && is_constant(right) {
+            texts[0] = self.at_run_time(&texts[0], &left.ty);
+        }
         let (a, b) = (&texts[0], &texts[1]);
         let sign = match op {
             Binary::Add => "+",
@@ -564,5 +580,14 @@ impl Printer<'_> {
             };
         }
         refuse("is a function that devices do not have")
+    }
+}
+
+/// Whether an expression is made of numbers only.
+fn is_constant(expr: &Expr) -> bool {
+    match &expr.kind {
+        Kind::Int(_) | Kind::Float(_) => true,
+        Kind::Neg(inner) | Kind::Not(inner) => is_constant(inner),
+        _ => false,
     }
 }

@@ -15,6 +15,9 @@ use crate::{
     problem::{Problem, Result},
 };
 
+/// Rows of up to so many elements are copied by one line each.
+const MAX_UNROLLED: u64 = 16;
+
 /// A language of devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Language {

@@ -1,6 +1,6 @@
 //! A whole kernel in WGSL.
 
-use super::{Source, helpers, print::Printer};
+use super::{MAX_UNROLLED, Source, helpers, print::Printer};
 use crate::ir::{Role, Ty};
 
 /// Puts the kernel together.
@@ -9,6 +9,19 @@ pub(super) fn kernel(printer: &Printer<'_>) -> Source {
     let mut scratch = Printer::new(body, layout, printer.language, printer.is_checked);
     let mut text = String::new();
     let mut needs = printer.needs;
+    // All rows that the kernel finds by their number, which has 64 bits.
+    let copies_rows = |number: &&usize| {
+        let width = layout.constant_rows[**number].map(|(width, _)| width);
+        body.slices[**number].role == Role::InOut && width.is_none_or(|width| width > MAX_UNROLLED)
+    };
+    let mut rows = printer.uses_item_rows.clone();
+    rows.extend(layout.outputs.iter().filter(copies_rows));
+    let mut elements = Printer::new(body, layout, printer.language, printer.is_checked);
+    for ty in body.slices.iter().map(|slice| &slice.ty).chain(body.terms.iter().map(|term| &term.ty)) {
+        elements.ty(ty);
+    }
+    needs.int64 |= elements.needs.int64 || !rows.is_empty() || printer.uses_index && body.locals[0].ty.bits() == 64;
+    needs.float64 |= elements.needs.float64;
     let mut params = String::from(
         "struct Params {\n    first_low: u32,\n    first_high: u32,\n    count: u32,\n    zero: u32,\n",
     );
@@ -50,7 +63,6 @@ pub(super) fn kernel(printer: &Printer<'_>) -> Source {
         let slice = &body.slices[*number];
         bind(&mut text, &Printer::safe(&slice.name), "read", scratch.ty(&slice.ty));
     }
-    let mut rows = printer.uses_item_rows.clone();
     for number in &layout.outputs {
         let slice = &body.slices[*number];
         let name = Printer::safe(&slice.name);
@@ -58,8 +70,10 @@ pub(super) fn kernel(printer: &Printer<'_>) -> Source {
         if slice.role == Role::InOut {
             match layout.constant_rows[*number] {
                 Some((1, _)) => copies.push(format!("    {name}[item] = {name}_old[item];")),
+                Some((width, _)) if width <= MAX_UNROLLED => copies.extend((0..width).map(|e| {
+                    format!("    {name}[{width}u * item + {e}u] = {name}_old[{width}u * item + {e}u];")
+                })),
                 _ => {
-                    rows.insert(*number);
                     copies.push(format!("    for (var e = 0u; e < u32({name}_width); e++) {{ {name}[{name}_local + e] = {name}_old[{name}_local + e]; }}"));
                 }
             }
@@ -73,7 +87,6 @@ pub(super) fn kernel(printer: &Printer<'_>) -> Source {
     }
     text.push_str("var<private> failed: u32;\nvar<private> present: u32;\n");
     text.push('\n');
-    needs.int64 |= !rows.is_empty() || printer.uses_index && body.locals[0].ty.bits() == 64;
     for (helper, ty) in &printer.helpers {
         text.push_str(&helpers::wgsl(helper, ty));
     }
