@@ -407,9 +407,9 @@ impl Printer<'_> {
                 Binary::Rem if !self.is_wgsl() => {
                     Ok(format!("{}({a}, {b})", if *ty == Ty::F32 { "fmodf" } else { "fmod" }))
                 }
-                // Not to be fused with an addition that follows.
-                Binary::Mul if self.is_wgsl() && !self.body.is_fast => {
-                    Ok(self.helper("rounded", ty, &[format!("{a} * {b}")], false))
+                // Not to be fused with the next operation, nor to be put in another order: `(a + b) - a` is not `b`.
+                Binary::Add | Binary::Sub | Binary::Mul | Binary::Div if self.is_wgsl() && !self.body.is_fast => {
+                    Ok(self.helper("rounded", ty, &[format!("{a} {sign} {b}")], false))
                 }
                 _ => Ok(format!("({a} {sign} {b})")),
             };
@@ -485,6 +485,10 @@ impl Printer<'_> {
         }
         if !self.is_wgsl() {
             return format!("({printed})({value})");
+        }
+        if *from == Ty::I32 && to.is_int() && to.bits() == 64 {
+            let wide = self.helper("widen", from, &[value.to_owned()], false);
+            return if to.is_signed() { wide } else { format!("{printed}({wide})") };
         }
         // First the width, then the sign: each conversion by itself is that of Rust.
         if from.is_int() && to.is_int() && from.bits() != to.bits() && from.is_signed() != to.is_signed() {

@@ -158,6 +158,9 @@ pub(super) fn wgsl(name: &str, ty: &str) -> String {
         "from_bits" => format!("fn from_bits_{ty}(a: u32) -> {ty} {{ return bitcast<{ty}>(a); }}\n"),
         "to_bits" => format!("fn to_bits_{ty}(a: {ty}) -> u32 {{ return bitcast<u32>(a); }}\n"),
         "is_nan" => format!("fn is_nan_{ty}(a: {ty}) -> bool {{ return (bitcast<u32>(a) & 2147483647u) > 2139095040u; }}\n"),
+        // Mesa 22.3 compares a widened number with a constant wrongly (`i64(-1) < 0` is false), unless an operation that it
+        // cannot remove is between the two.
+        "widen" => "fn widen_i32(a: i32) -> i64 { return i64(a) ^ i64(u64(p.zero)); }\n".into(),
         // Exclusive or with a zero that no compiler knows: the product has its own rounding.
         "rounded" if ty == "f32" => "fn rounded_f32(a: f32) -> f32 { return bitcast<f32>(bitcast<u32>(a) ^ p.zero); }\n".into(),
         "rounded" => "fn rounded_f64(a: f64) -> f64 { return select(a, 0.0lf, p.zero != 0u); }\n".into(),

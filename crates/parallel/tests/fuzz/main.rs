@@ -1,5 +1,6 @@
 //! Random loops from the grammar: a reference interpreter, the WGSL on software Vulkan and, compiled only, the CUDA C.
-//! `EVENER_FUZZ_SECONDS` says for how long, `EVENER_FUZZ_SEED` repeats a loop that was printed.
+//! `EVENER_FUZZ_SECONDS` says for how long, `EVENER_FUZZ_SEED` repeats a loop that was printed, and `EVENER_FUZZ_FILE` runs the
+//! loop of a file.
 #![allow(clippy::all, clippy::panic, clippy::unwrap_used, missing_docs)]
 
 mod interpret;
@@ -305,7 +306,10 @@ mod with_vulkan {
             if start.elapsed() > limit() {
                 break;
             }
-            let source = Writer::function(seed);
+            let source = match std::env::var("EVENER_FUZZ_FILE") {
+                Ok(path) => std::fs::read_to_string(path).unwrap(),
+                Err(_) => Writer::function(seed),
+            };
             let (body, kernels) = read(&source).unwrap();
             for is_checked in [true, false] {
                 let expected = reference(&body, is_checked);
