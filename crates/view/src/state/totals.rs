@@ -151,7 +151,13 @@ impl Totals {
             let name = if self.tasks.len() + 1 < MAX_TASKS { name } else { OTHER };
             index = find(&self.tasks, name);
             if index.is_none() {
-                let task = TaskTotals { task: name.into(), succeeded: 0, failed: 0, submitted: 0, devices: Vec::new() };
+                let task = TaskTotals {
+                    task: name.into(),
+                    succeeded: 0,
+                    failed: 0,
+                    submitted: 0,
+                    devices: Vec::new(),
+                };
                 self.tasks.push((version, task));
             }
         }

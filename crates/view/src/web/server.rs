@@ -133,7 +133,7 @@ impl Server {
             evener_device::affinity::lower_priority();
             let answers = |address| {
                 let access = Access::new(address, &options.names, needed.clone())?;
-                Ok(Answers::new(access, source, counters, open.clone(), is_closing.clone()))
+                Ok::<_, io::Error>(Answers::new(access, source, counters, open.clone(), is_closing.clone()))
             };
             // The caller may be in a runtime of its own, so that this one lives on this thread only.
             let result = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();

@@ -60,8 +60,13 @@ fn text_of(program: &Program, format: Format) -> String {
 #[test]
 fn counters_add_what_has_ended_and_what_runs() {
     let counters = Counters { items: 1_000, busy_s: 1.25, ..Counters::default() };
-    let ended =
-        TaskTotals { task: "hash".into(), succeeded: 5, failed: 1, devices: vec![("gpu".into(), counters)] };
+    let ended = TaskTotals {
+        task: "hash".into(),
+        succeeded: 5,
+        failed: 1,
+        submitted: 0,
+        devices: vec![("gpu".into(), counters)],
+    };
     let quarantined = DeviceState::Quarantined { until_s: 9.0 };
     let runs = vec![
         run(
