@@ -109,11 +109,6 @@ impl Access {
         self.session.as_ref()
     }
 
-    /// The token, if one is required.
-    pub(super) fn token(&self) -> Option<&Token> {
-        self.token.as_ref()
-    }
-
     /// The name of the cookie. Cookies do not belong to a port, so the name does.
     pub(super) fn cookie_name(&self) -> String {
         format!("evener_{}", self.address.port())
