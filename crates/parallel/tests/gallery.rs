@@ -297,6 +297,32 @@ both!(overflow, plain_overflow, (x: &[i32], out: &mut [i32]), [], {
     }
 });
 
+both!(exp_of, plain_exp_of, (x: &[f32], out: &mut [f32]), [], {
+    for i in 0..x.len() {
+        out[i] = x[i].exp();
+    }
+});
+both!(ln_of, plain_ln_of, (x: &[f32], out: &mut [f32]), [], {
+    for i in 0..x.len() {
+        out[i] = x[i].ln();
+    }
+});
+both!(sin_of, plain_sin_of, (x: &[f32], out: &mut [f32]), [], {
+    for i in 0..x.len() {
+        out[i] = x[i].sin();
+    }
+});
+both!(cos_of, plain_cos_of, (x: &[f32], out: &mut [f32]), [], {
+    for i in 0..x.len() {
+        out[i] = x[i].cos();
+    }
+});
+both!(sqrt_of, plain_sqrt_of, (x: &[f32], out: &mut [f32]), [], {
+    for i in 0..x.len() {
+        out[i] = x[i].sqrt();
+    }
+});
+
 const COUNT: usize = 5_003;
 
 fn ints() -> Vec<i32> {
@@ -458,15 +484,6 @@ fn exact(pool: &Pool) {
     });
 }
 
-/// Distance in units in the last place.
-fn ulps(a: f32, b: f32) -> u32 {
-    let order = |x: f32| {
-        let bits = x.to_bits() as i32;
-        if bits < 0 { i32::MIN - bits } else { bits }
-    };
-    (order(a).wrapping_sub(order(b))).unsigned_abs()
-}
-
 fn close(pool: &Pool) {
     let n = 4000;
     let spot: Vec<f32> = (0..n).map(|i| 80.0 + (i % 41) as f32).collect();
@@ -480,6 +497,43 @@ fn close(pool: &Pool) {
     let _ = waves::on(pool).run(&x, &mut b);
     // Two functions of up to 2 units each, and their sum may cancel.
     assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 6e-7), "waves");
+}
+
+/// Maths functions differ from the exact result by at most 2 units in the last place.
+fn maths(pool: &Pool) {
+    let mut seed = 7u64;
+    let mut random = || {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (seed >> 40) as f32 / (1u64 << 24) as f32
+    };
+    let count = 200_000;
+    let wide: Vec<f32> = (0..count).map(|i| (random() - 0.5) * [1.0f32, 10.0, 170.0, 8000.0][i % 4]).collect();
+    let positive: Vec<f32> = (0..count).map(|i| random() * [1.0e-30f32, 1.0, 2.0, 1.0e30][i % 4] + 1.0e-35).collect();
+    let mut out = vec![0.0; count];
+    let mut check = |name: &str, x: &[f32], run: &dyn Fn(&mut [f32]), exact: fn(f64) -> f64| {
+        run(&mut out);
+        let mut worst = (0.0, 0.0);
+        for (x, found) in x.iter().zip(&out) {
+            let exact = exact(f64::from(*x));
+            // Results below the normal numbers may become zero on devices.
+            if exact.abs() < f64::from(f32::MIN_POSITIVE) || exact.abs() > f64::from(f32::MAX) {
+                continue;
+            }
+            let bits = (exact.abs() as f32).to_bits();
+            let unit = f64::from(f32::from_bits(bits + 1)) - f64::from(f32::from_bits(bits));
+            let error = (f64::from(*found) - exact).abs() / unit;
+            if !(error <= worst.0) {
+                worst = (error, *x);
+            }
+        }
+        println!("{name}: at most {:.2} units in the last place, at {}", worst.0, worst.1);
+        assert!(worst.0 <= 2.0, "{name}({}) is {} units off", worst.1, worst.0);
+    };
+    check("exp", &wide, &|out| drop(exp_of::on(pool).run(&wide, out)), f64::exp);
+    check("ln", &positive, &|out| drop(ln_of::on(pool).run(&positive, out)), f64::ln);
+    check("sqrt", &positive, &|out| drop(sqrt_of::on(pool).run(&positive, out)), f64::sqrt);
+    check("sin", &wide, &|out| drop(sin_of::on(pool).run(&wide, out)), f64::sin);
+    check("cos", &wide, &|out| drop(cos_of::on(pool).run(&wide, out)), f64::cos);
 }
 
 /// The message of a panic.
@@ -561,6 +615,7 @@ mod with_vulkan {
         let pool = Pool::new(&vulkan()[..1]).unwrap();
         exact(&pool);
         close(&pool);
+        maths(&pool);
         panics(&pool);
     }
 

@@ -268,21 +268,24 @@ const LN: &str = "fn ln_f32(a: f32) -> f32 {
 const SIN_COS: &str = "fn NAME_f32(a: f32) -> f32 {
     if (!(abs(a) < 4096.0f)) { failed = failed | 1u; return 0.0f; }
     let n = floor(rounded_f32(a * 0.63661977236758134f) + 0.5f);
-    var r = a - rounded_f32(n * 1.5703125f);
-    r = r - rounded_f32(n * 4.837512969970703125e-4f);
-    r = r - rounded_f32(n * 7.54953362047672271729e-8f);
-    r = r - rounded_f32(n * 2.56334406825708960298e-12f);
+    let high = rounded_f32(a - rounded_f32(n * 1.5703125f));
+    let second = rounded_f32(n * 4.837512969970703125e-4f);
+    let middle = rounded_f32(high - second);
+    let third = rounded_f32(n * 7.54953362047672271729e-8f);
+    let r = rounded_f32(middle - third);
+    // What the subtractions have rounded away.
+    let rest = (rounded_f32(rounded_f32(high - middle) - second) + rounded_f32(rounded_f32(middle - r) - third)) - rounded_f32(n * 2.56334406825708960298e-12f);
     let quadrant = (u32(i32(n)) + QUADRANT) & 3u;
     let z = rounded_f32(r * r);
     var y = 0.0f;
     if ((quadrant & 1u) == 0u) {
         y = rounded_f32(-1.9515295891e-4f * z) + 8.3321608736e-3f;
         y = rounded_f32(y * z) - 1.6666654611e-1f;
-        y = rounded_f32(rounded_f32(y * z) * r) + r;
+        y = (rounded_f32(rounded_f32(y * z) * r) + rest) + r;
     } else {
         y = rounded_f32(2.443315711809948e-5f * z) - 1.388731625493765e-3f;
         y = rounded_f32(y * z) + 4.166664568298827e-2f;
-        y = (rounded_f32(rounded_f32(y * z) * z) - rounded_f32(0.5f * z)) + 1.0f;
+        y = ((rounded_f32(rounded_f32(y * z) * z) - rounded_f32(r * rest)) - rounded_f32(0.5f * z)) + 1.0f;
     }
     return select(y, -y, (quadrant & 2u) != 0u);
 }

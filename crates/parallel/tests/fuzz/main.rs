@@ -83,12 +83,11 @@ impl Writer {
         }
         let a = self.expr(ty, depth - 1);
         if ty == "f32" {
-            return match self.random.below(8) {
+            return match self.random.below(7) {
                 0 => format!("{a}.abs()"),
                 1 => format!("({a}).floor()"),
                 2 => format!("({a}).min({})", self.expr(ty, depth - 1)),
                 3 => format!("({a}).max({})", self.expr(ty, depth - 1)),
-                4 => format!("({a}).abs().sqrt()"),
                 _ => format!("({a} {} {})", self.random.pick(&["+", "-", "*"]), self.expr(ty, depth - 1)),
             };
         }
