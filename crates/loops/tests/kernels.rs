@@ -14,7 +14,10 @@ const SAXPY: &str = "fn saxpy(a: f32, x: &[f32], y: &mut [f32]) {
 fn a_kernel_has_the_users_names_and_one_line_a_statement() {
     let found = explain(SAXPY).unwrap().remove(0);
     let wgsl = &found.sources.iter().find(|(language, _)| *language == Language::Wgsl).unwrap().1.text;
-    for line in ["    var product: f32 = rounded_f32(p.a * x[item]);", "    y[item] = rounded_f32(product + y[item]);"] {
+    for line in [
+        "    var product: f32 = rounded_f32(p.a * x[item]);",
+        "    y[item] = rounded_f32(product + y[item]);",
+    ] {
         assert!(wgsl.lines().any(|it| it == line), "{line} in\n{wgsl}");
     }
     let cuda = &found.sources.iter().find(|(language, _)| *language == Language::Cuda).unwrap().1.text;

@@ -507,8 +507,10 @@ fn maths(pool: &Pool) {
         (seed >> 40) as f32 / (1u64 << 24) as f32
     };
     let count = 200_000;
-    let wide: Vec<f32> = (0..count).map(|i| (random() - 0.5) * [1.0f32, 10.0, 170.0, 8000.0][i % 4]).collect();
-    let positive: Vec<f32> = (0..count).map(|i| random() * [1.0e-30f32, 1.0, 2.0, 1.0e30][i % 4] + 1.0e-35).collect();
+    let wide: Vec<f32> =
+        (0..count).map(|i| (random() - 0.5) * [1.0f32, 10.0, 170.0, 8000.0][i % 4]).collect();
+    let positive: Vec<f32> =
+        (0..count).map(|i| random() * [1.0e-30f32, 1.0, 2.0, 1.0e30][i % 4] + 1.0e-35).collect();
     let mut out = vec![0.0; count];
     let mut check = |name: &str, x: &[f32], run: &dyn Fn(&mut [f32]), exact: fn(f64) -> f64| {
         run(&mut out);

@@ -408,7 +408,9 @@ impl Printer<'_> {
                     Ok(format!("{}({a}, {b})", if *ty == Ty::F32 { "fmodf" } else { "fmod" }))
                 }
                 // Not to be fused with the next operation, nor to be put in another order: `(a + b) - a` is not `b`.
-                Binary::Add | Binary::Sub | Binary::Mul | Binary::Div if self.is_wgsl() && !self.body.is_fast => {
+                Binary::Add | Binary::Sub | Binary::Mul | Binary::Div
+                    if self.is_wgsl() && !self.body.is_fast =>
+                {
                     Ok(self.helper("rounded", ty, &[format!("{a} {sign} {b}")], false))
                 }
                 _ => Ok(format!("({a} {sign} {b})")),

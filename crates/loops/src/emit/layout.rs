@@ -65,12 +65,19 @@ impl Layout {
         let numbers = |wanted: &[Role]| -> Vec<usize> {
             (0..body.slices.len()).filter(|number| wanted.contains(&body.slices[*number].role)).collect()
         };
-        let mut fields =
-            vec![Field { name: "loop_start".into(), ty: body.locals[0].ty.clone(), source: FieldSource::Start }];
+        let mut fields = vec![Field {
+            name: "loop_start".into(),
+            ty: body.locals[0].ty.clone(),
+            source: FieldSource::Start,
+        }];
         let mut constant_rows = Vec::new();
         for (number, slice) in body.slices.iter().enumerate() {
             let mut add = |suffix: &str, source| {
-                fields.push(Field { name: format!("{}_{suffix}", Printer::safe(&slice.name)), ty: Ty::Usize, source });
+                fields.push(Field {
+                    name: format!("{}_{suffix}", Printer::safe(&slice.name)),
+                    ty: Ty::Usize,
+                    source,
+                });
             };
             add("len", FieldSource::Len(number));
             let constant = rows(independent, &slice.name)

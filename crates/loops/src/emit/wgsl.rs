@@ -20,7 +20,8 @@ pub(super) fn kernel(printer: &Printer<'_>) -> Source {
     for ty in body.slices.iter().map(|slice| &slice.ty).chain(body.terms.iter().map(|term| &term.ty)) {
         elements.ty(ty);
     }
-    needs.int64 |= elements.needs.int64 || !rows.is_empty() || printer.uses_index && body.locals[0].ty.bits() == 64;
+    needs.int64 |=
+        elements.needs.int64 || !rows.is_empty() || printer.uses_index && body.locals[0].ty.bits() == 64;
     needs.float64 |= elements.needs.float64;
     let mut params = String::from(
         "struct Params {\n    first_low: u32,\n    first_high: u32,\n    count: u32,\n    zero: u32,\n",

@@ -151,11 +151,13 @@ impl Iteration {
                 match op {
                     Binary::Add => return self.fit(ty, a + b),
                     Binary::Sub => return self.fit(ty, a - b),
-                    Binary::Mul => return match a.checked_mul(b) {
-                        Some(product) => self.fit(ty, product),
-                        None if self.is_checked => Err(Panics),
-                        None => Ok(Value::Int(wrap(ty, a.wrapping_mul(b)))),
-                    },
+                    Binary::Mul => {
+                        return match a.checked_mul(b) {
+                            Some(product) => self.fit(ty, product),
+                            None if self.is_checked => Err(Panics),
+                            None => Ok(Value::Int(wrap(ty, a.wrapping_mul(b)))),
+                        };
+                    }
                     Binary::Div | Binary::Rem => {
                         if b == 0 || (b == -1 && a == range(ty).0 && ty.is_signed()) {
                             return Err(Panics);
