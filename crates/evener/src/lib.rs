@@ -149,8 +149,8 @@
 //! | `mesh` | [`mesh`]: meshes of devices, and collectives between them |
 //! | `merkle` | [`merkle`]: Merkle trees over a pool |
 //! | `otlp` | `view::otlp`: runs and chunks as OpenTelemetry's spans, to a collector |
-//! | `view` | [`view`]: what every device does, as a value that is kept up to date, and for `evener top` |
-//! | `serve` | [`view::Serve`]: the same as a web page and as metrics for Prometheus |
+//! | `view` | `view`: what every device does, as a value that is kept up to date, and for `evener top` |
+//! | `serve` | `view::Serve`: the same as a web page and as metrics for Prometheus |
 //! | `train` | [`train`]: data-parallel training over unlike devices |
 //! | `parallel` | [`parallel`](mod@parallel): `#[parallel]`, loops over every device |
 //! | `zk` | [`zk`]: Groth16 proofs over BN254, multi-scalar multiplications and transforms |

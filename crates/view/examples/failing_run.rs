@@ -5,9 +5,16 @@
 //! ```
 //!
 //! It waits until a page is open, runs for some seconds, prints the run's report as JSON, and ends with its standard input.
-#![allow(clippy::print_stdout)]
+#![expect(clippy::print_stdout, reason = "the test of the page reads it")]
 
-use std::{error::Error, io::Read, net::SocketAddr, sync::Arc, thread, time::Duration};
+use std::{
+    error::Error,
+    io::Read,
+    net::SocketAddr,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use evener_device::{
     Description, Device, DeviceKind, Kernel,
@@ -78,9 +85,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     slowness.slow_down(2.5);
     thread::spawn(move || {
         thread::sleep(Duration::from_millis(1_500));
-        // The canaries fail as well, so that the quarantine lasts long enough to be seen.
-        let next = faults.operations() + 1;
-        (next..next + 5).for_each(|operation| faults.at(operation, Fault::Fail(InjectedError::Lost)));
+        // The first canaries fail as well: each quarantine is twice as long as the one before, and the last one can be seen.
+        let end = Instant::now() + Duration::from_millis(1_200);
+        while Instant::now() < end {
+            faults.at_next(Fault::Fail(InjectedError::Lost));
+            thread::sleep(Duration::from_millis(5));
+        }
     });
     let pool = Pool::builder().devices([failing, card("card:1"), slow]).keep_history_at(None).build()?;
     let items: Vec<u32> = (0..1_600_000).collect();

@@ -8,7 +8,7 @@
 //!                                     └─ Action: quit, suspend, cancel a run after a question
 //! ```
 //!
-//! The [`Model`](model::Model) has no thread, clock or terminal, and [`draw`] is a function of it alone. A frame is drawn if
+//! The `Model` has no thread, clock or terminal, and `draw` is a function of it alone. A frame is drawn if
 //! something has changed, and has only the rows that are visible, so a thousand devices cost little more than ten.
 
 mod draw;
