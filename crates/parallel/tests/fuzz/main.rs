@@ -1,7 +1,7 @@
 //! Random loops from the grammar: a reference interpreter, the WGSL on software Vulkan and, compiled only, the CUDA C.
 //! `EVENER_FUZZ_SECONDS` says for how long, `EVENER_FUZZ_SEED` repeats a loop that was printed, and `EVENER_FUZZ_FILE` runs the
 //! loop of a file.
-#![allow(clippy::all, clippy::panic, clippy::unwrap_used, missing_docs)]
+#![allow(clippy::all, clippy::panic, clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
 mod interpret;
 
