@@ -1,6 +1,14 @@
 //! Loops as people write them, each as a plain loop, on the processor, on software Vulkan and on both: the results are the
 //! same. `with_vulkan` tests are ignored where there is no Vulkan device.
-#![allow(clippy::all, clippy::expect_used, clippy::unwrap_used, missing_docs, dead_code, unused_braces), clippy::print_stdout]
+#![allow(
+    clippy::all,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    missing_docs,
+    dead_code,
+    unused_braces,
+    clippy::print_stdout
+)]
 
 extern crate evener_parallel as evener;
 
