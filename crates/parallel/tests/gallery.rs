@@ -331,6 +331,34 @@ both!(sqrt_of, plain_sqrt_of, (x: &[f32], out: &mut [f32]), [], {
     }
 });
 
+both!(total, plain_total, (x: &[f32], sum: &mut f32), [], {
+    for i in 0..x.len() {
+        *sum += x[i];
+    }
+});
+both!(inclusive, plain_inclusive, (out: &mut [i32]), [], {
+    for i in 0..=99i32 {
+        out[i as usize] = i * i;
+    }
+});
+both!(shifted, plain_shifted, (x: &[f32], out: &mut [f32]), [], {
+    for i in 1..x.len() {
+        out[i - 1] = x[i] - 1.0;
+    }
+});
+both!(doubles, plain_doubles, (x: &[f64], out: &mut [f64]), [], {
+    for i in 0..x.len() {
+        out[i] = x[i] * 2.5 + 1.0;
+    }
+});
+both!(untyped, plain_untyped, (x: &[i64]), [-> i64], {
+    let mut sum = 0;
+    for i in 0..x.len() {
+        sum += x[i];
+    }
+    sum
+});
+
 const COUNT: usize = 5_003;
 
 fn ints() -> Vec<i32> {
@@ -483,6 +511,31 @@ fn exact(pool: &Pool) {
         let mut y = vec![0; COUNT];
         call!(p, local_array, plain_local_array, (&x, &mut y));
         y
+    });
+    same(pool, "total", |p| {
+        let mut sum = 1.0;
+        call!(p, total, plain_total, (&f, &mut sum));
+        sum.to_bits()
+    });
+    same(pool, "inclusive", |p| {
+        let mut y = vec![0; 100];
+        call!(p, inclusive, plain_inclusive, (&mut y));
+        y
+    });
+    same(pool, "shifted", |p| {
+        let mut y = zeros();
+        call!(p, shifted, plain_shifted, (&f, &mut y));
+        bits_of(&y)
+    });
+    same(pool, "doubles", |p| {
+        let d: Vec<f64> = f.iter().map(|f| *f as f64 / 3.0).collect();
+        let mut y = vec![0.0; COUNT];
+        call!(p, doubles, plain_doubles, (&d, &mut y));
+        y
+    });
+    same(pool, "untyped", |p| {
+        let d: Vec<i64> = x.iter().map(|x| *x as i64 * 1_000_000_007).collect();
+        call!(p, untyped, plain_untyped, (&d))
     });
     same(pool, "gather", |p| {
         let at: Vec<u32> = w.iter().map(|w| w % COUNT as u32).collect();
