@@ -331,6 +331,27 @@ both!(sqrt_of, plain_sqrt_of, (x: &[f32], out: &mut [f32]), [], {
     }
 });
 
+#[derive(Debug, Clone, Copy, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+struct Star {
+    position: [f32; 3],
+    mass: f32,
+    visits: u32,
+}
+
+#[parallel::function]
+fn heavier(star: Star, by: f32) -> Star {
+    Star { position: star.position, mass: star.mass + by, visits: star.visits + 1 }
+}
+
+both!(stars, plain_stars, (dt: f32, stars: &mut [Star]), [], {
+    for i in 0..stars.len() {
+        stars[i].position[1] -= dt;
+        stars[i].mass *= 0.5;
+        let next = heavier(stars[i], 2.0);
+        stars[i] = next;
+    }
+});
 both!(total, plain_total, (x: &[f32], sum: &mut f32), [], {
     for i in 0..x.len() {
         *sum += x[i];
@@ -512,6 +533,12 @@ fn exact(pool: &Pool) {
         call!(p, local_array, plain_local_array, (&x, &mut y));
         y
     });
+    same(pool, "stars", |p| {
+        let star = |i: usize| Star { position: [i as f32, 1.0, 2.0], mass: i as f32, visits: i as u32 };
+        let mut all: Vec<Star> = (0..1000).map(star).collect();
+        call!(p, stars, plain_stars, (0.1, &mut all));
+        all
+    });
     same(pool, "total", |p| {
         let mut sum = 1.0;
         call!(p, total, plain_total, (&f, &mut sum));
@@ -689,5 +716,51 @@ mod with_vulkan {
         exact(&pool);
         close(&pool);
         panics(&pool);
+    }
+}
+
+/// The loops of this file as a plain file: what is in `both!` as functions, and the items around them.
+fn plain_file() -> String {
+    use quote::ToTokens;
+    let file = syn::parse_file(include_str!("gallery.rs")).unwrap();
+    let mut text = String::new();
+    for item in &file.items {
+        match item {
+            syn::Item::Macro(call) if call.mac.path.is_ident("both") => {
+                let parts: Vec<String> =
+                    call.mac.tokens.clone().into_iter().map(|token| token.to_string()).collect();
+                // name, plain, (arguments), [value], { body }
+                let value = parts[6].trim_start_matches('[').trim_end_matches(']');
+                text.push_str(&format!("fn {}{} {value} {}\n", parts[0], parts[4], parts[8]));
+            }
+            syn::Item::Const(_) | syn::Item::Struct(_) => {
+                text.push_str(&format!("{}\n", item.to_token_stream()))
+            }
+            syn::Item::Fn(function) if !function.attrs.is_empty() => {
+                text.push_str(&format!("{}\n", item.to_token_stream()))
+            }
+            _ => {}
+        }
+    }
+    text
+}
+
+mod with_nvrtc {
+    use evener_loops::{emit::Language, explain::explain};
+
+    #[test]
+    #[ignore = "needs NVRTC"]
+    fn every_loop_of_the_gallery_compiles_as_cuda() {
+        let mut compiled = 0;
+        for found in explain(&super::plain_file()).unwrap() {
+            let Some((_, source)) = found.sources.iter().find(|(language, _)| *language == Language::Cuda)
+            else {
+                continue;
+            };
+            let binary = evener_device::cuda::compile_for("sm_90", &found.function, &source.text);
+            assert!(binary.is_ok(), "{}: {:?}\n{}", found.function, binary.err(), source.text);
+            compiled += 1;
+        }
+        assert!(compiled >= 35, "{compiled} loops were compiled");
     }
 }
