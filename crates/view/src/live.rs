@@ -17,6 +17,8 @@ const READ_OFTEN_EVERY: Duration = Duration::from_millis(5);
 const MANY: usize = 2_000;
 /// Events that are folded at once.
 const BATCH: usize = 512;
+/// Maximum reads of a batch at once: about all that the stream keeps.
+const MAX_READS: usize = 128;
 /// Time between two requests for the status of all runs, after events were lost.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 
@@ -133,7 +135,8 @@ impl Shared {
     fn read(&self) -> usize {
         let (mut inner, mut count, now) = (self.inner(), 0, unix_s());
         let Inner { state, reader, events, .. } = &mut *inner;
-        loop {
+        // Runs may write faster than this thread folds: views must not wait for it without end.
+        for _ in 0..MAX_READS {
             let has_more = reader.read(BATCH, events);
             count += events.len();
             events.drain(..).for_each(|event| state.fold(&event, now));

@@ -101,6 +101,8 @@ impl<T: Task, E: RunData<T>> RunContext<T, E> {
     /// Writes that the run has ended. `end` is called if readers follow the run.
     pub(crate) fn tell_end(&self, core: &mut Core, end: impl FnOnce(&Core, Time) -> RunEnd) {
         let now = self.now();
+        // A reader that has just come, or has asked for it, would otherwise not see the end.
+        self.tell_status(core, now);
         if core.recorder.events().is_some_and(|events| events.is_followed()) {
             let end = Arc::new(end(core, now));
             if let Some(events) = core.recorder.events() {

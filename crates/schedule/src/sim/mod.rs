@@ -439,6 +439,8 @@ impl<'a> Simulator<'a> {
             }
             self.recorder.copied(lane, device.copied);
         }
+        // A reader that has just come, or has asked for it, would otherwise not see the end.
+        self.tell_status();
         let devices = self.device_lanes();
         let ideal = Some(self.ideal());
         let report = self.recorder.report(&self.run, &devices, self.scenario.items, self.now, ideal);

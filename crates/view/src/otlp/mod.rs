@@ -58,6 +58,10 @@ const BATCH: usize = 512;
 const MAX_BATCHES: usize = 32;
 /// Maximum spans that wait for the collector.
 pub const MAX_QUEUED: usize = BATCH * MAX_BATCHES;
+/// Maximum reads of a batch before the next pause: about all that the stream keeps.
+const MAX_READS: usize = 128;
+/// Time between two requests for the status of all runs, after events were lost.
+const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// Time between two reads of the events.
 const READ_EVERY: Duration = Duration::from_millis(10);
 /// Maximum time that a span waits for others, so that one request carries many.
@@ -198,22 +202,28 @@ fn read(mut reader: EventReader, sender: &SyncSender<Vec<SpanData>>, shared: &Sh
     let seed = std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), 0);
     let (mut spans, mut events, mut made) = (Spans::new(seed), Vec::new(), Vec::new());
     let mut next_send = Instant::now() + SEND_EVERY;
-    let mut lost = 0;
+    let (mut lost, mut asked) = (0, None::<Instant>);
     loop {
         // Looked at before the last read, so that nothing that was written before the end is missed.
         let is_ending = shared.is_ending.load(Acquire);
         let now = SystemTime::now();
         // An event that is missing at the first read is written, or lost, at the second.
         for _ in 0..2 {
-            while reader.read(BATCH, &mut events) {
+            // Runs may write faster than this thread reads, which then goes on after a pause.
+            for _ in 0..MAX_READS {
+                let has_more = reader.read(BATCH, &mut events);
                 spans.fold_all(&mut events, now, &mut made);
                 send_full(sender, &mut made, shared);
+                if !has_more {
+                    break;
+                }
             }
-            spans.fold_all(&mut events, now, &mut made);
         }
-        if reader.lost() != lost {
+        shared.lost_events.store(reader.lost(), Release);
+        // A status costs the runs some time, so it is not asked for all the time.
+        if reader.lost() != lost && asked.is_none_or(|asked| asked.elapsed() >= STATUS_EVERY) {
             lost = reader.lost();
-            shared.lost_events.store(lost, Release);
+            asked = Some(Instant::now());
             reader.ask_for_status();
         }
         send_full(sender, &mut made, shared);

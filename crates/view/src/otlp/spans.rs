@@ -1,7 +1,7 @@
 //! Makes spans from events: a state machine without a thread or a clock.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     time::{Duration, SystemTime},
 };
 
@@ -24,6 +24,8 @@ pub(super) struct Spans {
     /// What makes the ids of this process differ from those of others.
     seed: u64,
     runs: BTreeMap<u64, RunSpan>,
+    /// The last runs that have ended.
+    ended: VecDeque<u64>,
     scope: InstrumentationScope,
 }
 
@@ -46,7 +48,7 @@ struct RunSpan {
 impl Spans {
     pub(super) fn new(seed: u64) -> Self {
         let scope = InstrumentationScope::builder("evener").with_version(env!("CARGO_PKG_VERSION")).build();
-        Spans { seed, runs: BTreeMap::new(), scope }
+        Spans { seed, runs: BTreeMap::new(), ended: VecDeque::new(), scope }
     }
 
     /// Takes over events that were read now, and adds the spans that have ended.
@@ -84,6 +86,10 @@ impl Spans {
                 });
             }
             EventKind::RunEnded(end) => {
+                if self.ended.len() >= MAX_RUNS {
+                    self.ended.pop_front();
+                }
+                self.ended.push_back(event.run);
                 if let Some(run) = self.runs.remove(&event.run) {
                     made.push(run.end(&self.scope, event.at, end));
                 }
@@ -105,6 +111,10 @@ impl Spans {
         let lanes = lanes.collect();
         if let Some(run) = self.runs.get_mut(&event.run) {
             run.lanes = lanes;
+            return;
+        }
+        // A status that was overtaken by the run's end.
+        if self.ended.contains(&event.run) {
             return;
         }
         if self.runs.len() >= MAX_RUNS {

@@ -101,7 +101,8 @@ impl State {
             return self.status(event, status);
         }
         let Some(run) = self.runs.iter_mut().find(|run| run.summary.id == event.run) else { return };
-        if run.summary.ended.is_some() {
+        let ends_late = run.ended_unseen && matches!(event.kind, EventKind::RunEnded(_));
+        if run.summary.ended.is_some() && !ends_late {
             return;
         }
         let mut line = None;
@@ -139,13 +140,16 @@ impl State {
             EventKind::Progress(progress) => run.progress(progress),
             EventKind::Queue(progress) => run.summary.queue = Some(*progress),
             EventKind::RunEnded(end) => {
+                if std::mem::take(&mut run.ended_unseen) {
+                    self.totals.take_back(run, version);
+                }
                 run.end(end, version, unix_s);
                 if end.error.is_some() || at.as_secs_f64() >= LOGGED_FROM_S {
                     line = Some((words::ended(&run.summary.task, end, at), end.error.is_some()));
                 }
                 let past = PastRun { summary: run.summary.clone(), report: end.report.clone() };
                 self.past.push(version, past);
-                self.totals.add(&run.summary.task, &run.counters(), end.error.is_some(), version);
+                self.totals.add(run, Some(end.error.is_some()), version);
             }
         }
         run.heard(at, version);
@@ -172,7 +176,7 @@ impl State {
         let known = self.runs.iter_mut().find(|run| run.summary.id == event.run);
         if let Some(run) = known {
             if run.ended_unseen {
-                self.totals.take_back(&run.summary.task, &run.counters(), version);
+                self.totals.take_back(run, version);
             }
             run.summary.ended = None;
             run.ended_unseen = false;
@@ -213,7 +217,7 @@ impl State {
         for run in &mut self.runs {
             let may_be_silent = run.summary.kind != RunKind::Map;
             if run.tick(since_s, version, unix_s, may_be_silent) {
-                self.totals.add(&run.summary.task, &run.counters(), true, version);
+                self.totals.add(run, None, version);
                 has_ended = true;
             }
         }

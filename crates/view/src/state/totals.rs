@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::program::DeviceTotals;
+use super::{program::DeviceTotals, run::RunFold};
 
 /// Maximum tasks whose totals are kept apart. Those of further tasks are summed under the name [`OTHER`].
 pub const MAX_TASKS: usize = 64;
@@ -19,8 +19,11 @@ pub struct TaskTotals {
     pub task: String,
     /// Runs that have ended without an error.
     pub succeeded: u64,
-    /// Runs that failed, were cancelled, or whose end was not seen.
+    /// Runs that failed or were cancelled. Runs whose end was not seen count neither here nor there.
     pub failed: u64,
+    /// Pieces that were submitted to its queues.
+    #[serde(default)]
+    pub submitted: u64,
     /// What each device did in them.
     pub devices: Vec<(String, Counters)>,
 }
@@ -87,6 +90,8 @@ impl From<&DeviceTotals> for Counters {
             hangs,
             ..
         } = totals;
+        // Sums of such numbers are exact, so that no order of adding them makes a counter fall.
+        let busy_s = (busy_s * 1_048_576.0).round() / 1_048_576.0;
         Counters { items, chunks, busy_s, retries, speculative, steals, dropped, quarantines, hangs }
     }
 }
@@ -98,11 +103,17 @@ pub(super) struct Totals {
 }
 
 impl Totals {
-    /// Adds a run that has ended.
-    pub(super) fn add(&mut self, task: &str, devices: &[(String, Counters)], has_failed: bool, version: u64) {
+    /// Adds a run that has ended. Whether it has failed is not known of a run whose end was not seen.
+    pub(super) fn add(&mut self, run: &RunFold, has_failed: Option<bool>, version: u64) {
         let mut count: usize = self.tasks.iter().map(|(_, task)| task.devices.len()).sum();
-        let task = self.task(task, version);
-        *(if has_failed { &mut task.failed } else { &mut task.succeeded }) += 1;
+        let task = self.task(&run.summary.task, version);
+        match has_failed {
+            Some(true) => task.failed += 1,
+            Some(false) => task.succeeded += 1,
+            None => {}
+        }
+        task.submitted = task.submitted.saturating_add(submitted(run));
+        let devices = run.counters();
         for (index, (id, counters)) in devices.iter().enumerate() {
             let index = position(&task.devices, index, id).unwrap_or_else(|| {
                 let id = if count < MAX_TOTALS { id.as_str() } else { OTHER };
@@ -118,9 +129,10 @@ impl Totals {
     }
 
     /// Takes back a run that was assumed to have ended.
-    pub(super) fn take_back(&mut self, task: &str, devices: &[(String, Counters)], version: u64) {
-        let task = self.task(task, version);
-        task.failed = task.failed.saturating_sub(1);
+    pub(super) fn take_back(&mut self, run: &RunFold, version: u64) {
+        let task = self.task(&run.summary.task, version);
+        task.submitted = task.submitted.saturating_sub(submitted(run));
+        let devices = run.counters();
         for (index, (id, counters)) in devices.iter().enumerate() {
             let known = position(&task.devices, index, id);
             let index = known.or_else(|| task.devices.iter().position(|(id, _)| id == OTHER));
@@ -139,7 +151,7 @@ impl Totals {
             let name = if self.tasks.len() + 1 < MAX_TASKS { name } else { OTHER };
             index = find(&self.tasks, name);
             if index.is_none() {
-                let task = TaskTotals { task: name.into(), succeeded: 0, failed: 0, devices: Vec::new() };
+                let task = TaskTotals { task: name.into(), succeeded: 0, failed: 0, submitted: 0, devices: Vec::new() };
                 self.tasks.push((version, task));
             }
         }
@@ -156,6 +168,11 @@ impl Totals {
     pub(super) fn all(&self) -> Vec<TaskTotals> {
         self.tasks.iter().map(|(_, task)| task.clone()).collect()
     }
+}
+
+/// The pieces that were submitted to a queue; none of a run.
+fn submitted(run: &RunFold) -> u64 {
+    run.summary.queue.map_or(0, |queue| queue.submitted)
 }
 
 /// The index of a device, which is likely the same as in the run.

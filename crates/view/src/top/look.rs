@@ -152,17 +152,31 @@ impl Look {
             return;
         }
         for cell in buffer.content.iter_mut().filter(|cell| !cell.symbol().is_ascii()) {
-            let replacement = match cell.symbol() {
-                "…" => "~",
-                "–" | "—" | "−" => "-",
-                "≥" => ">",
-                "≤" => "<",
-                "µ" => "u",
-                "·" => "-",
-                _ => "?",
+            let mut symbol = cell.symbol().chars();
+            let replacement = match (symbol.next(), symbol.next()) {
+                (Some(character), None) => ascii(character),
+                _ => '?',
             };
-            cell.set_symbol(replacement);
+            cell.set_char(replacement);
         }
+    }
+
+    /// The same for a text.
+    pub(super) fn ascii_text(self, text: String) -> String {
+        if self.unicode { text } else { text.chars().map(ascii).collect() }
+    }
+}
+
+/// What stands for a character in a terminal that shows ASCII only.
+fn ascii(character: char) -> char {
+    match character {
+        character if character.is_ascii() => character,
+        '…' => '~',
+        '–' | '—' | '−' | '·' => '-',
+        '≥' => '>',
+        '≤' => '<',
+        'µ' => 'u',
+        _ => '?',
     }
 }
 

@@ -38,9 +38,9 @@ pub fn text(scene: Scene, unicode: bool, width: u16) -> String {
     let log = log_lines(&model, LOG_LINES);
     if !log.is_empty() {
         lines.push(String::new());
-        lines.extend(log.iter().map(|(age, text, _)| format!("{age:>10}  {text}")));
+        lines.extend(log.iter().map(|(age, text, _)| look.ascii_text(format!("{age:>10}  {text}"))));
     }
-    lines.extend(model.scene.problems.iter().map(|problem| clean(problem).into_owned()));
+    lines.extend(model.scene.problems.iter().map(|problem| look.ascii_text(clean(problem).into_owned())));
     lines.join("\n") + "\n"
 }
 

@@ -43,8 +43,8 @@ static HAS_PANICKED: AtomicBool = AtomicBool::new(false);
 
 /// Takes the terminal over.
 fn take() -> io::Result<()> {
-    enable_raw_mode()?;
     IS_TAKEN.store(true, SeqCst);
+    enable_raw_mode()?;
     execute!(stdout(), EnterAlternateScreen, Hide)
 }
 
@@ -125,7 +125,10 @@ impl Signals {
             }
             if let Some(signal) = i32::try_from(end.load(SeqCst)).ok().filter(|signal| *signal != 0) {
                 std::thread::sleep(TIME_TO_END);
-                restore();
+                drop(disable_raw_mode());
+                // The other thread may hold the lock of standard output, if the terminal takes nothing.
+                drop(std::thread::Builder::new().spawn(restore));
+                std::thread::sleep(LOOK_EVERY);
                 drop(signal_hook::low_level::emulate_default_handler(signal));
             }
         };
@@ -201,8 +204,8 @@ pub(super) fn run(options: Options) -> io::Result<Ended> {
         // Whether there are colors was decided by the caller.
         force_color_output(true);
     }
-    take()?;
     let _taken = Taken;
+    take()?;
     let mut screen = Terminal::new(CrosstermBackend::new(BufWriter::new(stdout())))?;
     screen.clear()?;
     let size = screen.size()?;
@@ -230,6 +233,8 @@ fn follow(
             stop(screen, signals)?;
             is_dirty = true;
         } else if signals.was_continued() {
+            // crossterm does nothing if it believes that the mode is raw already.
+            drop(disable_raw_mode());
             take()?;
             screen.clear()?;
             is_dirty = true;

@@ -68,6 +68,9 @@ pub(super) struct Access {
     /// Names besides those that always hold, in lower case.
     names: Vec<String>,
     token: Option<Token>,
+    /// What the cookie has instead of the token: cookies do not belong to a port, so that another server on this machine
+    /// can see it, and it must be worth nothing once this server has ended.
+    session: Option<Token>,
 }
 
 /// What is done with a request.
@@ -88,12 +91,22 @@ pub(super) enum Verdict {
 
 impl Access {
     /// Access to a server on this address, which is also known by these names.
-    pub(super) fn new(address: SocketAddr, names: &[String], token: Option<Token>) -> Access {
+    pub(super) fn new(
+        address: SocketAddr,
+        names: &[String],
+        token: Option<Token>,
+    ) -> std::io::Result<Access> {
         let mut names: Vec<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
         if !address.ip().is_loopback() {
             names.extend(super::source::host_name().map(|name| name.to_ascii_lowercase()));
         }
-        Access { address, names, token }
+        let session = token.is_some().then(Token::random).transpose()?;
+        Ok(Access { address, names, token, session })
+    }
+
+    /// The secret of the cookie, if a token is required.
+    pub(super) fn session(&self) -> Option<&Token> {
+        self.session.as_ref()
     }
 
     /// The token, if one is required.
@@ -177,7 +190,7 @@ impl Access {
             value.split(|byte| *byte == b';').any(|cookie| {
                 let cookie = cookie.trim_ascii();
                 let given = cookie.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
-                given.is_some_and(|given| token.is(given))
+                given.is_some_and(|given| self.session.as_ref().is_some_and(|session| session.is(given)))
             })
         };
         headers.get_all(AUTHORIZATION).iter().any(|value| bearer(value.as_bytes()))

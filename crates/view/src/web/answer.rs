@@ -79,7 +79,7 @@ impl Answers {
         let mut response = match self.access.decide(request.method(), request.uri(), request.headers()) {
             Verdict::Refuse { status, why } => refusal(status, why),
             Verdict::SetCookie => self.with_cookie(),
-            Verdict::Answer(Route::Health) => text(StatusCode::OK, TEXT, "ok\n"),
+            Verdict::Answer(Route::Health) => closing(text(StatusCode::OK, TEXT, "ok\n")),
             Verdict::Answer(_) if !self.may_answer() => {
                 busy(StatusCode::TOO_MANY_REQUESTS, "too many requests: try again in a second")
             }
@@ -159,7 +159,7 @@ impl Answers {
         const HERE: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Evener</title>\
             <meta http-equiv=\"refresh\" content=\"0;url=/\"><a href=\"/\">To the page</a></html>\n";
         let mut response = text(StatusCode::OK, HTML, HERE);
-        let secret = self.access.token().map_or("", |token| token.secret());
+        let secret = self.access.session().map_or("", |session| session.secret());
         let cookie = format!("{}={secret}; HttpOnly; SameSite=Strict; Path=/", self.access.cookie_name());
         if let Ok(cookie) = HeaderValue::from_str(&cookie) {
             response.headers_mut().insert(SET_COOKIE, cookie);
@@ -240,6 +240,12 @@ fn text(status: StatusCode, kind: &'static str, text: impl Into<hyper::body::Byt
     response
 }
 
+/// Closes the connection after the answer: what needs no token is bounded by the number of new connections.
+fn closing(mut response: Response<Body>) -> Response<Body> {
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
 fn refusal(status: StatusCode, why: &'static str) -> Response<Body> {
     let mut response = text(status, TEXT, format!("{why}\n"));
     let headers = response.headers_mut();
@@ -252,10 +258,8 @@ fn refusal(status: StatusCode, why: &'static str) -> Response<Body> {
         }
         _ => {}
     }
-    // A client whose request is not answered may send what it likes after it.
-    if status != StatusCode::NOT_FOUND {
-        headers.insert(CONNECTION, HeaderValue::from_static("close"));
-    }
+    // A client whose request is not answered may send what it likes after it, and would cost time without end.
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
 

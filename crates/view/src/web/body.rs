@@ -21,6 +21,9 @@ pub(super) struct Body {
     _busy: Option<Busy>,
 }
 
+/// Maximum bytes of a frame: hyper asks for the next one when few bytes are left to be sent.
+const PART: usize = 16 << 10;
+
 #[derive(Debug)]
 enum Content {
     Text(Option<Bytes>),
@@ -55,7 +58,14 @@ impl HttpBody for Body {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match &mut self.content {
-            Content::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
+            // In parts: hyper drops the body, and with it the place, as soon as the last frame is queued.
+            Content::Text(text) => {
+                let part = match text {
+                    Some(rest) if rest.len() > PART => Some(rest.split_to(PART)),
+                    _ => text.take(),
+                };
+                Poll::Ready(part.map(|part| Ok(Frame::data(part))))
+            }
             Content::Events(events) => {
                 events.poll_next(context).map(|text| text.map(|it| Ok(Frame::data(it))))
             }

@@ -132,21 +132,21 @@ impl Server {
         let serve = move || {
             evener_device::affinity::lower_priority();
             let answers = |address| {
-                let access = Access::new(address, &options.names, needed.clone());
-                Answers::new(access, source, counters, open.clone(), is_closing.clone())
+                let access = Access::new(address, &options.names, needed.clone())?;
+                Ok(Answers::new(access, source, counters, open.clone(), is_closing.clone()))
             };
             // The caller may be in a runtime of its own, so that this one lives on this thread only.
             let result = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
             let result = result.and_then(|runtime| {
                 let listener = runtime.block_on(async { listen(options.address) })?;
                 let address = listener.local_addr()?;
-                Ok((runtime, listener, address))
+                Ok((runtime, listener, address, answers(address)?))
             });
-            let (runtime, listener, address) = match result {
+            let (runtime, listener, address, answers) = match result {
                 Ok(begun) => begun,
                 Err(error) => return drop(tell.send(Err(error))),
             };
-            let answers = Arc::new(answers(address));
+            let answers = Arc::new(answers);
             drop(tell.send(Ok(address)));
             let mut is_closing = is_closing.clone();
             runtime.block_on(async {

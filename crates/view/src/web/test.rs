@@ -13,7 +13,7 @@ use hyper::{HeaderMap, Method, StatusCode, Uri};
 
 use super::{
     access::{Access, Verdict},
-    limits::{HEAD_LIMIT, MAX_CONNECTIONS},
+    limits::{HEAD_LIMIT, MAX_CONNECTIONS, WRITE_LIMIT},
     route::{Route, RunOf},
     *,
 };
@@ -96,7 +96,7 @@ fn status(answer: &str) -> u16 {
 }
 
 fn access(token: Option<Token>) -> Access {
-    Access::new("127.0.0.1:9200".parse().unwrap(), &["Evener.Example".into()], token)
+    Access::new("127.0.0.1:9200".parse().unwrap(), &["Evener.Example".into()], token).unwrap()
 }
 
 fn decide(access: &Access, method: &str, uri: &str, headers: &[(&str, &str)]) -> Verdict {
@@ -163,7 +163,7 @@ fn only_a_host_that_the_server_is_known_by_is_answered() {
 
 #[test]
 fn a_server_that_others_reach_accepts_any_address_but_no_foreign_name() {
-    let access = Access::new("0.0.0.0:9200".parse().unwrap(), &[], Some(token()));
+    let access = Access::new("0.0.0.0:9200".parse().unwrap(), &[], Some(token())).unwrap();
     let bearer = format!("Bearer {SECRET}");
     let ask = |host| decide(&access, "GET", "/", &[("host", host), ("authorization", &bearer)]);
     assert_eq!(ask("192.0.2.7:9200"), Verdict::Answer(Route::Page));
@@ -231,7 +231,8 @@ fn a_token_is_required_where_it_is_set_and_only_the_right_one_counts() {
         |path: &str, header: (&str, &str)| decide(&access, "GET", path, &[("host", "localhost"), header]);
     let bearer = format!("Bearer {SECRET}");
     assert_eq!(ask("/metrics", ("authorization", &bearer)), Verdict::Answer(Route::Metrics));
-    let cookie = format!("other=1; evener_9200={SECRET}");
+    let session = access.session().unwrap().secret();
+    let cookie = format!("other=1; evener_9200={session}");
     assert_eq!(ask("/events", ("cookie", &cookie)), Verdict::Answer(Route::Events));
     assert_eq!(ask(&format!("/?token={SECRET}"), ("x", "y")), Verdict::SetCookie);
     assert_eq!(ask("/healthz", ("x", "y")), Verdict::Answer(Route::Health));
@@ -241,8 +242,10 @@ fn a_token_is_required_where_it_is_set_and_only_the_right_one_counts() {
         ("authorization", format!("Bearer {}", &SECRET[1..])),
         ("authorization", format!("Basic {SECRET}")),
         ("authorization", SECRET.to_owned()),
-        ("cookie", format!("evener_9201={SECRET}")),
-        ("cookie", format!("evener_9200={SECRET} x")),
+        ("cookie", format!("evener_9201={session}")),
+        ("cookie", format!("evener_9200={session} x")),
+        // Other servers of the machine see cookies, so the token is in none.
+        ("cookie", format!("evener_9200={SECRET}")),
         ("cookie", "evener_9200=".to_owned()),
         ("x", SECRET.to_owned()),
     ];
@@ -264,6 +267,7 @@ fn a_token_is_required_where_it_is_set_and_only_the_right_one_counts() {
 #[test]
 fn no_random_request_gets_data_without_the_token_or_with_a_foreign_host() {
     let access = access(Some(token()));
+    let session = access.session().unwrap().secret();
     let (mut rng, mut answered) = (Rng(19), 0);
     for _ in 0..200_000 {
         let method = rng.one_of(&["GET", "GET", "GET", "HEAD", "POST", "OPTIONS", "CONNECT"]);
@@ -302,7 +306,11 @@ fn no_random_request_gets_data_without_the_token_or_with_a_foreign_host() {
                 }
                 4 => (
                     "cookie",
-                    format!("{}={secret}", rng.one_of(&["evener_9200", "evener_1", "a=b; evener_9200"])),
+                    format!(
+                        "{}={}",
+                        rng.one_of(&["evener_9200", "evener_1", "a=b; evener_9200"]),
+                        if secret == SECRET { session } else { secret }
+                    ),
                 ),
                 5 => ("content-length", rng.one_of(&["0", "1", "99999999999999999999"]).to_owned()),
                 _ => ("sec-fetch-site", rng.one_of(&["cross-site", "same-origin", "none"]).to_owned()),
@@ -312,7 +320,7 @@ fn no_random_request_gets_data_without_the_token_or_with_a_foreign_host() {
             is_cross |= value == "cross-site";
             let lower = value.to_lowercase();
             knows |= name == "authorization" && lower.starts_with("bearer ") && secret == SECRET;
-            knows |= name == "cookie" && value.ends_with(&format!("evener_9200={SECRET}"));
+            knows |= name == "cookie" && value.ends_with(&format!("evener_9200={session}"));
             headers.append(name, value.parse().unwrap());
         }
         let verdict = decide_map(&access, method, &path, &headers);
@@ -558,6 +566,10 @@ fn clients_that_read_a_byte_a_second_are_dropped_and_take_little_memory() {
         })
         .collect();
     let (start, mut most) = (Instant::now(), 0);
+    while server.connections() < slow.len() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{} are there", server.connections());
+        std::thread::sleep(Duration::from_millis(1));
+    }
     while server.connections() > 0 {
         assert!(start.elapsed() < Duration::from_secs(60), "{} are still there", server.connections());
         for stream in &mut slow {
@@ -566,6 +578,7 @@ fn clients_that_read_a_byte_a_second_are_dropped_and_take_little_memory() {
         most = most.max(memory().saturating_sub(before));
         std::thread::sleep(Duration::from_secs(1));
     }
+    assert!(start.elapsed() >= WRITE_LIMIT, "they were dropped before their time: {:?}", start.elapsed());
     // 150 pages for each of 20 clients would be some hundred megabytes.
     assert!(most < 64 << 20, "{} MiB", most >> 20);
     assert!(get(server.address(), "/healthz", "").ends_with("ok\n"));

@@ -126,7 +126,7 @@ families! {
 
     QUEUE_LENGTH: "evener_queue_pieces_waiting" Gauge "" "Pieces that wait in queues.";
     QUEUE_OUTSTANDING: "evener_queue_pieces_outstanding" Gauge "" "Pieces of queues without a result: waiting or running.";
-    QUEUE_SUBMITTED: "evener_queue_pieces_submitted" Counter "" "Pieces that were submitted to queues that have not ended.";
+    QUEUE_SUBMITTED: "evener_queue_pieces_submitted" Counter "" "Pieces that were submitted to queues.";
 
     DEVICE_ITEMS: "evener_device_items" Counter "" "Items whose results were accepted from the device.";
     DEVICE_CHUNKS: "evener_device_chunks" Counter "" "Chunks that the device has finished.";

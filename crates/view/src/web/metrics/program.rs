@@ -25,6 +25,8 @@ pub(super) struct Tasks {
 pub(super) struct Task {
     succeeded: u64,
     failed: u64,
+    /// Pieces that were submitted to queues that have ended.
+    submitted: u64,
     active: Vec<RunSummary>,
     last: Option<RunSummary>,
     devices: BTreeMap<String, Device>,
@@ -46,6 +48,7 @@ impl Tasks {
             let task = tasks.task(&totals.task);
             task.succeeded += totals.succeeded;
             task.failed += totals.failed;
+            task.submitted = task.submitted.saturating_add(totals.submitted);
             for (id, counters) in &totals.devices {
                 task.device(id, room).counters.add(counters);
             }
@@ -107,6 +110,11 @@ impl Task {
         for (result, count) in [("ok", self.succeeded), ("error", self.failed)] {
             metrics.add(&RUNS_ENDED, &labels(&[pid, program, task, ("result", result)]), count as f64);
         }
+        let queues = || self.active.iter().filter_map(|run| run.queue.as_ref());
+        let submitted = queues().map(|queue| queue.submitted).fold(self.submitted, u64::saturating_add);
+        if submitted > 0 || queues().next().is_some() {
+            metrics.add(&QUEUE_SUBMITTED, &task_labels, submitted as f64);
+        }
         if !self.active.is_empty() {
             self.add_active(metrics, &task_labels);
         }
@@ -145,7 +153,6 @@ impl Task {
             };
             metrics.add(&QUEUE_LENGTH, of_task, pieces(|queue| queue.queued));
             metrics.add(&QUEUE_OUTSTANDING, of_task, pieces(|queue| queue.outstanding));
-            metrics.add(&QUEUE_SUBMITTED, of_task, pieces(|queue| queue.submitted));
         }
     }
 }
