@@ -231,28 +231,25 @@ impl Walk {
     }
 
     fn access(&mut self, name: String, index: &Expr, is_write: bool, span: Span) {
-        let parts: Vec<Option<Poly>> = match index {
-            // A range of elements is its first and its last.
+        let (first, last) = match index {
+            // A range of elements reaches from its first to its last.
             Expr::Range(range) => {
                 let start = range.start.as_ref().map_or(Some(Poly::default()), |start| self.poly(start));
                 let end = range.end.as_ref().and_then(|end| self.poly(end));
                 let is_closed = matches!(range.limits, syn::RangeLimits::Closed(_));
-                vec![start, end.map(|end| if is_closed { end } else { end.sub(&Poly::constant(1)) })]
+                (start, end.map(|end| if is_closed { end } else { end.sub(&Poly::constant(1)) }))
             }
-            index => vec![self.poly(index)],
+            index => {
+                let index = self.poly(index);
+                (index.clone(), index)
+            }
         };
-        for part in parts {
-            let bounds = part.as_ref().and_then(|part| self.bounds(part));
-            let index_text = text(index);
-            self.found.elements.push(Access {
-                name: name.clone(),
-                index: part,
-                bounds,
-                index_text,
-                is_write,
-                span,
-            });
-        }
+        let bounds = first.as_ref().zip(last).and_then(|(first, last)| {
+            let ((low, _), (_, high)) = (self.bounds(first)?, self.bounds(&last)?);
+            Some((low, high))
+        });
+        let index_text = text(index);
+        self.found.elements.push(Access { name, index: first, bounds, index_text, is_write, span });
         self.visit_expr(index);
     }
 
@@ -535,6 +532,13 @@ impl<'ast> Visit<'ast> for Walk {
             } else if method != "len" && method != "is_empty" {
                 self.found.wholes.push((name, text(call), call.span()));
             }
+            call.args.iter().for_each(|argument| self.visit_expr(argument));
+            return;
+        }
+        if matches!(&*call.receiver, Expr::Index(_))
+            && (CHANGES.contains(&method.as_str()) || method == "iter_mut")
+        {
+            self.target(&call.receiver, &Expr::MethodCall(call.clone()));
             call.args.iter().for_each(|argument| self.visit_expr(argument));
             return;
         }

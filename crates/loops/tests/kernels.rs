@@ -44,3 +44,18 @@ fn functions_that_are_not_exact_in_wgsl_are_left_to_cuda() {
         "`powf` of `f32` is not exact to 2 units in the last place in WGSL: `#[parallel(fast)]` allows it"
     );
 }
+
+#[test]
+fn an_iteration_may_write_a_range_of_its_own() {
+    let rows =
+        "fn f(w: usize, x: &[f32], y: &mut [f32]) { for i in 0..9 { y[i * w..(i + 1) * w].fill(x[i]); } }";
+    let found = explain(rows).unwrap().remove(0);
+    assert!(found.refused.is_none() && found.processor_only.is_some(), "{:?}", found.refused);
+    let one = "fn f(x: &[f32], y: &mut [f32]) { for i in 0..9 { y[0..9].fill(x[i]); } }";
+    assert_eq!(explain(one).unwrap().remove(0).refused.unwrap().2, "every iteration writes `y[0..9]`");
+    let rows = "fn f(w: usize, x: &[f32], y: &mut [f32]) { for i in 0..9 { let row = &mut y[i * w..(i + 1) * w]; row.fill(x[i]); } }";
+    let found = explain(rows).unwrap().remove(0);
+    assert!(found.refused.is_none() && found.processor_only.is_some(), "{:?}", found.refused);
+    let overlapping = "fn f(w: usize, y: &mut [f32]) { for i in 0..9 { let row = &mut y[i * w..(i + 2) * w]; row.fill(0.0); } }";
+    assert!(explain(overlapping).unwrap().remove(0).refused.is_some());
+}

@@ -1,6 +1,14 @@
 //! Loops as people write them, each as a plain loop, on the processor, on software Vulkan and on both: the results are the
 //! same. `with_vulkan` tests are ignored where there is no Vulkan device.
-#![allow(clippy::all, clippy::expect_used, clippy::unwrap_used, missing_docs, dead_code, unused_braces)]
+#![allow(
+    clippy::all,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    missing_docs,
+    dead_code,
+    unused_braces,
+    clippy::print_stdout
+)]
 
 extern crate evener_parallel as evener;
 
@@ -297,6 +305,81 @@ both!(overflow, plain_overflow, (x: &[i32], out: &mut [i32]), [], {
     }
 });
 
+both!(exp_of, plain_exp_of, (x: &[f32], out: &mut [f32]), [], {
+    for i in 0..x.len() {
+        out[i] = x[i].exp();
+    }
+});
+both!(ln_of, plain_ln_of, (x: &[f32], out: &mut [f32]), [], {
+    for i in 0..x.len() {
+        out[i] = x[i].ln();
+    }
+});
+both!(sin_of, plain_sin_of, (x: &[f32], out: &mut [f32]), [], {
+    for i in 0..x.len() {
+        out[i] = x[i].sin();
+    }
+});
+both!(cos_of, plain_cos_of, (x: &[f32], out: &mut [f32]), [], {
+    for i in 0..x.len() {
+        out[i] = x[i].cos();
+    }
+});
+both!(sqrt_of, plain_sqrt_of, (x: &[f32], out: &mut [f32]), [], {
+    for i in 0..x.len() {
+        out[i] = x[i].sqrt();
+    }
+});
+
+#[derive(Debug, Clone, Copy, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+struct Star {
+    position: [f32; 3],
+    mass: f32,
+    visits: u32,
+}
+
+#[parallel::function]
+fn heavier(star: Star, by: f32) -> Star {
+    Star { position: star.position, mass: star.mass + by, visits: star.visits + 1 }
+}
+
+both!(stars, plain_stars, (dt: f32, stars: &mut [Star]), [], {
+    for i in 0..stars.len() {
+        stars[i].position[1] -= dt;
+        stars[i].mass *= 0.5;
+        let next = heavier(stars[i], 2.0);
+        stars[i] = next;
+    }
+});
+both!(total, plain_total, (x: &[f32], sum: &mut f32), [], {
+    for i in 0..x.len() {
+        *sum += x[i];
+    }
+});
+both!(inclusive, plain_inclusive, (out: &mut [i32]), [], {
+    for i in 0..=99i32 {
+        out[i as usize] = i * i;
+    }
+});
+both!(shifted, plain_shifted, (x: &[f32], out: &mut [f32]), [], {
+    for i in 1..x.len() {
+        out[i - 1] = x[i] - 1.0;
+    }
+});
+both!(doubles, plain_doubles, (x: &[f64], out: &mut [f64]), [], {
+    for i in 0..x.len() {
+        out[i] = x[i] * 2.5 + 1.0;
+    }
+});
+both!(untyped, plain_untyped, (x: &[i64]), [-> i64], {
+    let mut sum = 0;
+    for i in 0..x.len() {
+        sum += x[i];
+    }
+    sum
+});
+
 const COUNT: usize = 5_003;
 
 fn ints() -> Vec<i32> {
@@ -450,21 +533,43 @@ fn exact(pool: &Pool) {
         call!(p, local_array, plain_local_array, (&x, &mut y));
         y
     });
+    same(pool, "stars", |p| {
+        let star = |i: usize| Star { position: [i as f32, 1.0, 2.0], mass: i as f32, visits: i as u32 };
+        let mut all: Vec<Star> = (0..1000).map(star).collect();
+        call!(p, stars, plain_stars, (0.1, &mut all));
+        all
+    });
+    same(pool, "total", |p| {
+        let mut sum = 1.0;
+        call!(p, total, plain_total, (&f, &mut sum));
+        sum.to_bits()
+    });
+    same(pool, "inclusive", |p| {
+        let mut y = vec![0; 100];
+        call!(p, inclusive, plain_inclusive, (&mut y));
+        y
+    });
+    same(pool, "shifted", |p| {
+        let mut y = zeros();
+        call!(p, shifted, plain_shifted, (&f, &mut y));
+        bits_of(&y)
+    });
+    same(pool, "doubles", |p| {
+        let d: Vec<f64> = f.iter().map(|f| *f as f64 / 3.0).collect();
+        let mut y = vec![0.0; COUNT];
+        call!(p, doubles, plain_doubles, (&d, &mut y));
+        y
+    });
+    same(pool, "untyped", |p| {
+        let d: Vec<i64> = x.iter().map(|x| *x as i64 * 1_000_000_007).collect();
+        call!(p, untyped, plain_untyped, (&d))
+    });
     same(pool, "gather", |p| {
         let at: Vec<u32> = w.iter().map(|w| w % COUNT as u32).collect();
         let mut y = zeros();
         call!(p, gather, plain_gather, (&at, &f, &mut y));
         bits_of(&y)
     });
-}
-
-/// Distance in units in the last place.
-fn ulps(a: f32, b: f32) -> u32 {
-    let order = |x: f32| {
-        let bits = x.to_bits() as i32;
-        if bits < 0 { i32::MIN - bits } else { bits }
-    };
-    (order(a).wrapping_sub(order(b))).unsigned_abs()
 }
 
 fn close(pool: &Pool) {
@@ -480,6 +585,45 @@ fn close(pool: &Pool) {
     let _ = waves::on(pool).run(&x, &mut b);
     // Two functions of up to 2 units each, and their sum may cancel.
     assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 6e-7), "waves");
+}
+
+/// Maths functions differ from the exact result by at most 2 units in the last place.
+fn maths(pool: &Pool) {
+    let mut seed = 7u64;
+    let mut random = || {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (seed >> 40) as f32 / (1u64 << 24) as f32
+    };
+    let count = 200_000;
+    let wide: Vec<f32> =
+        (0..count).map(|i| (random() - 0.5) * [1.0f32, 10.0, 170.0, 8000.0][i % 4]).collect();
+    let positive: Vec<f32> =
+        (0..count).map(|i| random() * [1.0e-30f32, 1.0, 2.0, 1.0e30][i % 4] + 1.0e-35).collect();
+    let mut out = vec![0.0; count];
+    let mut check = |name: &str, x: &[f32], run: &dyn Fn(&mut [f32]), exact: fn(f64) -> f64| {
+        run(&mut out);
+        let mut worst = (0.0, 0.0);
+        for (x, found) in x.iter().zip(&out) {
+            let exact = exact(f64::from(*x));
+            // Results below the normal numbers may become zero on devices.
+            if exact.abs() < f64::from(f32::MIN_POSITIVE) || exact.abs() > f64::from(f32::MAX) {
+                continue;
+            }
+            let bits = (exact.abs() as f32).to_bits();
+            let unit = f64::from(f32::from_bits(bits + 1)) - f64::from(f32::from_bits(bits));
+            let error = (f64::from(*found) - exact).abs() / unit;
+            if !(error <= worst.0) {
+                worst = (error, *x);
+            }
+        }
+        println!("{name}: at most {:.2} units in the last place, at {}", worst.0, worst.1);
+        assert!(worst.0 <= 2.0, "{name}({}) is {} units off", worst.1, worst.0);
+    };
+    check("exp", &wide, &|out| drop(exp_of::on(pool).run(&wide, out)), f64::exp);
+    check("ln", &positive, &|out| drop(ln_of::on(pool).run(&positive, out)), f64::ln);
+    check("sqrt", &positive, &|out| drop(sqrt_of::on(pool).run(&positive, out)), f64::sqrt);
+    check("sin", &wide, &|out| drop(sin_of::on(pool).run(&wide, out)), f64::sin);
+    check("cos", &wide, &|out| drop(cos_of::on(pool).run(&wide, out)), f64::cos);
 }
 
 /// The message of a panic.
@@ -561,6 +705,7 @@ mod with_vulkan {
         let pool = Pool::new(&vulkan()[..1]).unwrap();
         exact(&pool);
         close(&pool);
+        maths(&pool);
         panics(&pool);
     }
 
@@ -571,5 +716,51 @@ mod with_vulkan {
         exact(&pool);
         close(&pool);
         panics(&pool);
+    }
+}
+
+/// The loops of this file as a plain file: what is in `both!` as functions, and the items around them.
+fn plain_file() -> String {
+    use quote::ToTokens;
+    let file = syn::parse_file(include_str!("gallery.rs")).unwrap();
+    let mut text = String::new();
+    for item in &file.items {
+        match item {
+            syn::Item::Macro(call) if call.mac.path.is_ident("both") => {
+                let parts: Vec<String> =
+                    call.mac.tokens.clone().into_iter().map(|token| token.to_string()).collect();
+                // name, plain, (arguments), [value], { body }
+                let value = parts[6].trim_start_matches('[').trim_end_matches(']');
+                text.push_str(&format!("fn {}{} {value} {}\n", parts[0], parts[4], parts[8]));
+            }
+            syn::Item::Const(_) | syn::Item::Struct(_) => {
+                text.push_str(&format!("{}\n", item.to_token_stream()))
+            }
+            syn::Item::Fn(function) if !function.attrs.is_empty() => {
+                text.push_str(&format!("{}\n", item.to_token_stream()))
+            }
+            _ => {}
+        }
+    }
+    text
+}
+
+mod with_nvrtc {
+    use evener_loops::{emit::Language, explain::explain};
+
+    #[test]
+    #[ignore = "needs NVRTC"]
+    fn every_loop_of_the_gallery_compiles_as_cuda() {
+        let mut compiled = 0;
+        for found in explain(&super::plain_file()).unwrap() {
+            let Some((_, source)) = found.sources.iter().find(|(language, _)| *language == Language::Cuda)
+            else {
+                continue;
+            };
+            let binary = evener_device::cuda::compile_for("sm_90", &found.function, &source.text);
+            assert!(binary.is_ok(), "{}: {:?}\n{}", found.function, binary.err(), source.text);
+            compiled += 1;
+        }
+        assert!(compiled >= 35, "{compiled} loops were compiled");
     }
 }

@@ -207,15 +207,15 @@ const EXP: &str = "fn exp_f32(a: f32) -> f32 {
     if ((bitcast<u32>(a) & 2147483647u) > 2139095040u) { return a; }
     if (a > 88.72283f) { return bitcast<f32>(2139095040u ^ p.zero); }
     if (a < -103.97208f) { return 0.0f; }
-    let n = floor(rounded_f32(a * 1.44269504088896341f) + 0.5f);
-    let r = (a - rounded_f32(n * 0.693359375f)) - rounded_f32(n * -2.12194440e-4f);
+    let n = floor(rounded_f32(rounded_f32(a * 1.44269504088896341f) + 0.5f));
+    let r = rounded_f32(rounded_f32(a - rounded_f32(n * 0.693359375f)) - rounded_f32(n * -2.12194440e-4f));
     var y = 1.9875691500e-4f;
-    y = rounded_f32(y * r) + 1.3981999507e-3f;
-    y = rounded_f32(y * r) + 8.3334519073e-3f;
-    y = rounded_f32(y * r) + 4.1665795894e-2f;
-    y = rounded_f32(y * r) + 1.6666665459e-1f;
-    y = rounded_f32(y * r) + 5.0000001201e-1f;
-    y = (rounded_f32(rounded_f32(y * r) * r) + r) + 1.0f;
+    y = rounded_f32(rounded_f32(y * r) + 1.3981999507e-3f);
+    y = rounded_f32(rounded_f32(y * r) + 8.3334519073e-3f);
+    y = rounded_f32(rounded_f32(y * r) + 4.1665795894e-2f);
+    y = rounded_f32(rounded_f32(y * r) + 1.6666665459e-1f);
+    y = rounded_f32(rounded_f32(y * r) + 5.0000001201e-1f);
+    y = rounded_f32(rounded_f32(rounded_f32(rounded_f32(y * r) * r) + r) + 1.0f);
     let half = i32(n) / 2i;
     let rest = i32(n) - half;
     return (y * bitcast<f32>(u32(half + 127i) << 23u)) * bitcast<f32>(u32(rest + 127i) << 23u);
@@ -242,47 +242,50 @@ const LN: &str = "fn ln_f32(a: f32) -> f32 {
     var m = bitcast<f32>((x & 8388607u) | 1056964608u);
     if (m < 0.707106781186547524f) {
         e = e - 1i;
-        m = (m + m) - 1.0f;
+        m = rounded_f32(rounded_f32(m + m) - 1.0f);
     } else {
-        m = m - 1.0f;
+        m = rounded_f32(m - 1.0f);
     }
     let z = rounded_f32(m * m);
     var y = 7.0376836292e-2f;
-    y = rounded_f32(y * m) - 1.1514610310e-1f;
-    y = rounded_f32(y * m) + 1.1676998740e-1f;
-    y = rounded_f32(y * m) - 1.2420140846e-1f;
-    y = rounded_f32(y * m) + 1.4249322787e-1f;
-    y = rounded_f32(y * m) - 1.6668057665e-1f;
-    y = rounded_f32(y * m) + 2.0000714765e-1f;
-    y = rounded_f32(y * m) - 2.4999993993e-1f;
-    y = rounded_f32(y * m) + 3.3333331174e-1f;
+    y = rounded_f32(rounded_f32(y * m) - 1.1514610310e-1f);
+    y = rounded_f32(rounded_f32(y * m) + 1.1676998740e-1f);
+    y = rounded_f32(rounded_f32(y * m) - 1.2420140846e-1f);
+    y = rounded_f32(rounded_f32(y * m) + 1.4249322787e-1f);
+    y = rounded_f32(rounded_f32(y * m) - 1.6668057665e-1f);
+    y = rounded_f32(rounded_f32(y * m) + 2.0000714765e-1f);
+    y = rounded_f32(rounded_f32(y * m) - 2.4999993993e-1f);
+    y = rounded_f32(rounded_f32(y * m) + 3.3333331174e-1f);
     y = rounded_f32(rounded_f32(y * m) * z);
     let n = f32(e);
-    y = y + rounded_f32(-2.12194440e-4f * n);
-    y = y - rounded_f32(0.5f * z);
-    return (m + y) + rounded_f32(0.693359375f * n);
+    y = rounded_f32(y + rounded_f32(-2.12194440e-4f * n));
+    y = rounded_f32(y - rounded_f32(0.5f * z));
+    return rounded_f32(m + y) + rounded_f32(0.693359375f * n);
 }
 ";
 
 /// Cephes' `sinf` and `cosf` with reduction in four parts; larger arguments are done at home.
 const SIN_COS: &str = "fn NAME_f32(a: f32) -> f32 {
     if (!(abs(a) < 4096.0f)) { failed = failed | 1u; return 0.0f; }
-    let n = floor(rounded_f32(a * 0.63661977236758134f) + 0.5f);
-    var r = a - rounded_f32(n * 1.5703125f);
-    r = r - rounded_f32(n * 4.837512969970703125e-4f);
-    r = r - rounded_f32(n * 7.54953362047672271729e-8f);
-    r = r - rounded_f32(n * 2.56334406825708960298e-12f);
+    let n = floor(rounded_f32(rounded_f32(a * 0.63661977236758134f) + 0.5f));
+    let high = rounded_f32(a - rounded_f32(n * 1.5703125f));
+    let second = rounded_f32(n * 4.837512969970703125e-4f);
+    let middle = rounded_f32(high - second);
+    let third = rounded_f32(n * 7.54953362047672271729e-8f);
+    let r = rounded_f32(middle - third);
+    // What the subtractions have rounded away.
+    let rest = rounded_f32(rounded_f32(rounded_f32(high - middle) - second) + rounded_f32(rounded_f32(middle - r) - third)) - rounded_f32(n * 2.56334406825708960298e-12f);
     let quadrant = (u32(i32(n)) + QUADRANT) & 3u;
     let z = rounded_f32(r * r);
     var y = 0.0f;
     if ((quadrant & 1u) == 0u) {
-        y = rounded_f32(-1.9515295891e-4f * z) + 8.3321608736e-3f;
-        y = rounded_f32(y * z) - 1.6666654611e-1f;
-        y = rounded_f32(rounded_f32(y * z) * r) + r;
+        y = rounded_f32(rounded_f32(-1.9515295891e-4f * z) + 8.3321608736e-3f);
+        y = rounded_f32(rounded_f32(y * z) - 1.6666654611e-1f);
+        y = rounded_f32(rounded_f32(rounded_f32(y * z) * r) + rest) + r;
     } else {
-        y = rounded_f32(2.443315711809948e-5f * z) - 1.388731625493765e-3f;
-        y = rounded_f32(y * z) + 4.166664568298827e-2f;
-        y = (rounded_f32(rounded_f32(y * z) * z) - rounded_f32(0.5f * z)) + 1.0f;
+        y = rounded_f32(rounded_f32(2.443315711809948e-5f * z) - 1.388731625493765e-3f);
+        y = rounded_f32(rounded_f32(y * z) + 4.166664568298827e-2f);
+        y = rounded_f32(rounded_f32(rounded_f32(rounded_f32(y * z) * z) - rounded_f32(r * rest)) - rounded_f32(0.5f * z)) + 1.0f;
     }
     return select(y, -y, (quadrant & 2u) != 0u);
 }

@@ -53,10 +53,19 @@ pub fn expand(function: &ItemFn, items: &Items, options: &Options) -> Result<Tok
     if !expand.problems.is_empty() {
         return Err(expand.problems);
     }
-    let notes = expand.notes.iter().enumerate().map(|(number, problem)| {
-        let (name, message) = (format_ident!("parallel_note_{number}"), &problem.message);
-        let text = format!("this loop runs on the processor only: {message}. `#[parallel(cpu)]` says that this is meant.");
-        quote_spanned! {problem.span=> { #[deprecated(note = #text)] #[allow(non_upper_case_globals)] const #name: () = (); let _ = #name; }}
+    let notes = expand.notes.iter().enumerate().map(|(number, (problem, is_plain))| {
+        let name = Ident::new(&format!("parallel_note_{number}"), problem.span);
+        let place = if *is_plain { "on one thread, as it was written" } else { "on the processor only" };
+        let text = format!(
+            "this loop runs {place}: {}. `#[parallel(cpu)]` says that this is meant.",
+            problem.message
+        );
+        quote_spanned! {problem.span=> {
+            #[deprecated(note = #text)]
+            #[allow(non_upper_case_globals)]
+            const #name: () = ();
+            let _ = #name;
+        }}
     });
     let notes: TokenStream = notes.collect();
     if !notes.is_empty() {
@@ -150,7 +159,8 @@ struct Expand<'a> {
     by_reference: Vec<String>,
     loops: usize,
     problems: Vec<Problem>,
-    notes: Vec<Problem>,
+    /// What keeps loops from devices, and whether they run as they were written.
+    notes: Vec<(Problem, bool)>,
 }
 
 impl Expand<'_> {
@@ -245,7 +255,7 @@ impl Expand<'_> {
                 let message = format!("this loop does not run on every GPU: {}", note.message);
                 self.problems.push(Problem::new(note.span, message));
             } else if !self.options.is_cpu {
-                self.notes.push(note.clone());
+                self.notes.push((note.clone(), !found.independent.exits.is_empty()));
             }
         }
         Some(self.code(&name, source, &found))

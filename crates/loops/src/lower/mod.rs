@@ -212,6 +212,11 @@ pub fn lower(
         structs: lower.structs,
         is_fast,
     };
+    // Kernels share one space of names with what they use.
+    let mut used = body.slices.iter().map(|slice| &slice.name).chain(body.functions.iter().map(|it| &it.name));
+    if used.any(|used| *used == body.name) {
+        body.name.push_str("_loop");
+    }
     settle::settle(&mut body, &lower.types)?;
     for slice in &mut body.slices {
         let rows = |list: &[crate::depend::Rows]| list.iter().any(|rows| rows.name == slice.name);
