@@ -13,7 +13,7 @@ use hyper::{HeaderMap, Method, StatusCode, Uri};
 
 use super::{
     access::{Access, Verdict},
-    limits::{HEAD_LIMIT, MAX_CONNECTIONS},
+    limits::{HEAD_LIMIT, MAX_CONNECTIONS, WRITE_LIMIT},
     route::{Route, RunOf},
     *,
 };
@@ -558,6 +558,10 @@ fn clients_that_read_a_byte_a_second_are_dropped_and_take_little_memory() {
         })
         .collect();
     let (start, mut most) = (Instant::now(), 0);
+    while server.connections() < slow.len() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{} are there", server.connections());
+        std::thread::sleep(Duration::from_millis(1));
+    }
     while server.connections() > 0 {
         assert!(start.elapsed() < Duration::from_secs(60), "{} are still there", server.connections());
         for stream in &mut slow {
@@ -566,6 +570,7 @@ fn clients_that_read_a_byte_a_second_are_dropped_and_take_little_memory() {
         most = most.max(memory().saturating_sub(before));
         std::thread::sleep(Duration::from_secs(1));
     }
+    assert!(start.elapsed() >= WRITE_LIMIT, "they were dropped before their time: {:?}", start.elapsed());
     // 150 pages for each of 20 clients would be some hundred megabytes.
     assert!(most < 64 << 20, "{} MiB", most >> 20);
     assert!(get(server.address(), "/healthz", "").ends_with("ok\n"));
