@@ -213,7 +213,8 @@ pub fn lower(
         is_fast,
     };
     // Kernels share one space of names with what they use.
-    let mut used = body.slices.iter().map(|slice| &slice.name).chain(body.functions.iter().map(|it| &it.name));
+    let mut used =
+        body.slices.iter().map(|slice| &slice.name).chain(body.functions.iter().map(|it| &it.name));
     if used.any(|used| *used == body.name) {
         body.name.push_str("_loop");
     }
