@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::Read,
     net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
@@ -172,6 +173,9 @@ pub(crate) fn run(_arguments: Arguments, _verbosity: Verbosity) -> Result<()> {
     )
 }
 
+/// Maximum bytes of a token's file that are read.
+const MAX_TOKEN: u64 = 4096;
+
 fn open(address: SocketAddr, names: &[String], token_file: Option<&Path>, source: Source) -> Result<Server> {
     let mut options = Options::new(address);
     for name in names {
@@ -185,7 +189,10 @@ fn open(address: SocketAddr, names: &[String], token_file: Option<&Path>, source
     }
     if let Some(file) = token_file {
         let shown = display_path(file);
-        let text = fs::read_to_string(file).with_context(|| format!("{shown}: cannot read the token"))?;
+        // A token is short, and a special file may have no end.
+        let mut text = String::new();
+        let read = fs::File::open(file).and_then(|file| file.take(MAX_TOKEN).read_to_string(&mut text));
+        read.with_context(|| format!("{shown}: cannot read the token"))?;
         let token = Token::new(text.trim()).map_err(|why| UsageError(format!("{shown}: {why}")))?;
         options = options.token(token);
     }

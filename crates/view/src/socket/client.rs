@@ -265,7 +265,9 @@ impl Programs {
                 Err(SocketError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(SocketError::Io(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
                     // Its program was killed. A new one may have made it again since.
-                    is_free(&path)?;
+                    if let Err(error) = is_free(&path) {
+                        drop(self.refused.insert(name.to_owned(), error.to_string()));
+                    }
                 }
                 Err(error) => drop(self.refused.insert(name.to_owned(), error.to_string())),
             }

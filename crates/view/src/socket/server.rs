@@ -97,6 +97,8 @@ pub(super) fn is_free(path: &Path) -> io::Result<bool> {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             Ok(()) | Err(_) => Ok(true),
         },
+        // The path is too long for a socket, and any other in the folder would be.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(error),
         // For example because the program has too many connections.
         Err(_) => Ok(false),
     }

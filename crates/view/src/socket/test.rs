@@ -48,6 +48,26 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
+fn a_path_that_is_too_long_for_a_socket_is_an_error() {
+    let around = private();
+    let folder = around.path().join("y".repeat(120));
+    let why = Server::open_in(&folder, Live::of(own_stream()).unwrap()).unwrap_err();
+    assert!(matches!(why, SocketError::Io(_)), "{why}");
+}
+
+#[test]
+fn a_folder_that_is_called_like_a_socket_hides_no_program() {
+    let folder = private();
+    fs::create_dir(folder.path().join("8.sock")).unwrap();
+    let server = Server::open_in(folder.path(), Live::of(own_stream()).unwrap()).unwrap();
+    let mut programs = Programs::in_folder(folder.path()).unwrap();
+    programs.refresh().unwrap();
+    assert_eq!(programs.connections().count(), 1);
+    assert!(programs.refused().any(|(name, _)| name == "8.sock"));
+    drop(server);
+}
+
+#[test]
 fn a_folder_that_others_could_use_is_refused() {
     let around = private();
     let folder = around.path().join("evener");
