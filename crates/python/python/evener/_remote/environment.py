@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import sys
 import tarfile
 import threading
@@ -134,7 +135,8 @@ def _named(environment: Environment) -> Tuple[List[str], List[str]]:
                 return ["docker run --rm -i %s python3" % image[7:]], []
             find = "$(command -v apptainer || command -v singularity || echo apptainer)"
             return ["%s exec %s python3" % (find, image)], []
-        if os.path.basename(environment).startswith("python"):
+        # A folder may be called `python-3.11`.
+        if re.fullmatch(r"python[0-9.]*", os.path.basename(environment)):
             return [_quoted(environment)], []
         if "/" not in environment:
             text = "environment=%r: it is \"same\", the folder of a virtual environment, \"conda:NAME\", \"container:IMAGE\" "
