@@ -75,6 +75,7 @@ test("a page that is left open does not grow", async (t) => {
     send("snapshot", program.snapshot());
   });
   const page = await open(browser, server.url);
+  await until(page, "the connection", () => document.getElementById("connection").textContent === "live");
   const hours = async (number) => {
     for (let second = 0; second < number * 3600; second += 0.5) {
       send("delta", program.step(0.5));
